@@ -1,6 +1,8 @@
-"""The wheel, installed where no checkout is: the command, and configurations by name."""
+"""The wheel, where no checkout is, installed, in a zip archive or read-only: the command, and configurations by name."""
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,9 +11,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hub_checkpoints import checkpoint, values
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
+TINY = shlex.split("--seeds 1 --steps 20 --record_every 10 --exact_every 10 --half_period 10 --bits 4 --quiet")
 
 
 @pytest.fixture(scope="module")
@@ -61,21 +65,7 @@ def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
         [python, "-c", "import tiejax; print(tiejax.__file__)"], capture_output=True, text=True, cwd=tmp_path, env=environment
     )
     assert str(tmp_path / "venv") in where.stdout
-    tiny = [
-        "--seeds",
-        "1",
-        "--steps",
-        "20",
-        "--record_every",
-        "10",
-        "--exact_every",
-        "10",
-        "--half_period",
-        "10",
-        "--bits",
-        "4",
-    ]
-    ended = tiejax("exor", "--config", "exor/dh", *tiny, "--quiet", "--out", "run")
+    ended = tiejax("exor", "--config", "exor/dh", *TINY, "--out", "run")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "variant: dh" in (tmp_path / "run" / "config.yaml").read_text()
     assert '"command": "tiejax exor --config exor/dh' in (tmp_path / "run" / "environment.json").read_text()
@@ -84,6 +74,48 @@ def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
     refused = tiejax("exor", "--config", "exor/none")
     assert refused.returncode == 2
     assert "among the configurations exor/bits_10" in refused.stderr
+
+
+def assert_all_works_from(place, tmp_path, *before):
+    """Import the package from this entry of the path, check a checkpoint and diagnose it, run a named configuration.
+
+    before: a command that starts these commands.
+    """
+    tensors = {"model.embed_tokens.weight": values(), "lm_head.weight": values(seed=1)}
+    folder = checkpoint(tmp_path / "c", tensors, {"model_type": "llama"})
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+
+    def run(*argv):
+        command = [*before, sys.executable, *map(str, argv)]
+        ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return ended.stdout
+
+    where = run("-W", "error", "-c", "import tiejax; print(tiejax.__file__, tiejax.Tie, tiejax.Ensemble, tiejax.__version__)")
+    assert where.startswith(str(place / "tiejax"))
+    assert ": agrees: " in run("-m", "tiejax", "check", folder)
+    run("-m", "tiejax", "diagnose", folder, "--out", "diagnosed")
+    run("-m", "tiejax", "exor", "--config", "exor/dh", *TINY, "--out", "run")
+    assert "variant: dh" in (tmp_path / "run" / "config.yaml").read_text()
+    for out in ("diagnosed", "run"):
+        assert "<style>" in (tmp_path / out / "report.html").read_text()
+    assert "exor/dh" in run("-m", "tiejax", "--print-completion", "bash")
+
+
+def test_the_package_works_from_a_zip_archive(wheel, tmp_path):
+    archive = shutil.copy(wheel, tmp_path / "tiejax.zip")
+    assert_all_works_from(archive, tmp_path)
+
+
+def test_the_package_works_from_a_folder_that_cannot_be_written(wheel, tmp_path):
+    """In a mount of its own, since permissions do not bind the administrator."""
+    site, mounted = tmp_path / "site", "mount --bind {0} {0} && mount -o remount,ro,bind {0} && "
+    zipfile.ZipFile(wheel).extractall(site)
+    in_mount = ["unshare", "--mount", "sh", "-c", mounted.format(shlex.quote(str(site))) + '"$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*in_mount, "true"], capture_output=True).returncode:
+        pytest.skip("this user cannot mount folders")
+    assert subprocess.run([*in_mount, "touch", site / "file"], capture_output=True).returncode
+    assert_all_works_from(site, tmp_path, *in_mount)
 
 
 TIES = """

@@ -22,7 +22,7 @@ from typing import Any
 
 from tiejax import _lazy
 
-_load, _, _names = _lazy.attach(__name__, __file__)
+_load, _, _names = _lazy.attach(__name__)
 __all__ = ["__version__", *_names]
 _lazy.find_moved()
 

@@ -4,6 +4,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from importlib import resources
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -20,12 +21,13 @@ MOVED = {
 }
 
 
-def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package whose stub lists its public names.
 
     A name whose import fails for want of a dependency raises ModuleNotFoundError, which names the extra to install.
     """
-    load, names, public = lazy_loader.attach_stub(package, file)
+    with resources.as_file(resources.files(package) / "__init__.pyi") as stub:  # which may be in a zip archive
+        load, names, public = lazy_loader.attach_stub(package, str(stub))
 
     def load_or_explain(name: str) -> Any:
         try:

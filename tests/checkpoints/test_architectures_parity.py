@@ -20,6 +20,7 @@ from tiejax.checkpoints.hub.architectures import known  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import INDEX, WEIGHTS, open_checkpoint  # noqa: E402
 from tiejax.checkpoints.hub.errors import CheckpointError  # noqa: E402
 from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
+from tiejax.checkpoints.rewrite.tie import tie  # noqa: E402
 from tiejax.checkpoints.rewrite.untie import untie  # noqa: E402
 
 pytestmark = pytest.mark.parity
@@ -135,3 +136,34 @@ def test_data_is_that_of_the_installed_version(models, tmp_path):
     assert ours.ties[MAJOR] == found["ties"][MAJOR]
     assert set(found["input"]) <= set(ours.input)
     assert set(found["output"]) <= set(ours.output)
+
+
+def test_tied_copy_has_the_names_that_the_library_writes(models, tmp_path):
+    """An untied checkpoint whose tensors are equal wherever the flag makes them one, but for the bias of the logits."""
+    (_, tied), (_, folder) = models[True], models[False]
+    stored = stored_tables(open_checkpoint(folder))
+    one = stored.architecture
+    if not by_flag(models) or stored.relation == "shapes":
+        with pytest.raises(CheckpointError, match="cannot be tied"):
+            tie(folder, tmp_path / "tied")
+        return
+    copy = with_flag(folder, False, tmp_path / "c")
+    tensors = load_file(copy / WEIGHTS)
+    bias = stored.output.name.removesuffix("weight") + "bias"
+    for names in ((stored.input.name, stored.output.name, *one.inner, *one.kept), *one.more):
+        present = [name for name in names if name in tensors and bias not in names]
+        tensors |= {name: tensors[present[0]].clone() for name in present}
+    save_file(tensors, copy / WEIGHTS)
+    tie(copy, tmp_path / "tied")
+    assert check_folder(tmp_path / "tied").answer == "agrees"
+    found, expected = names_in(tmp_path / "tied"), names_in(tied)
+    # Where an untied model has a further copy that it does not use, the tied copy keeps the name of the one that it uses.
+    assert {*found, *one.kept} - {stored.input.name} == {*expected, *one.kept} - {stored.input.name}
+    assert len(found) == len(expected)
+    if bias in tensors:
+        assert any(torch.equal(value, tensors[bias]) for value in load_file(tmp_path / "tied" / WEIGHTS).values())
+    further = {name for names in one.more for name in names if bias not in names} & set(tensors)
+    for name in {*one.inner, *one.kept, *further} & set(tensors) - {stored.input.name, stored.output.name}:
+        save_file(tensors | {name: tensors[name] + 1}, copy / WEIGHTS)
+        with pytest.raises(CheckpointError, match=r"cannot be tied: .* differs from .*, and a flag that says tied"):
+            tie(copy, tmp_path / "other")

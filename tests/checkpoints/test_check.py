@@ -8,6 +8,7 @@ import pytest
 from hub_checkpoints import ROWS, checkpoint, values
 
 from tiejax.checkpoints.check import check_folder
+from tiejax.checkpoints.rewrite.untie import untie
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 TWO = {EMBED: values(), HEAD: values(seed=1)}
@@ -169,3 +170,42 @@ def test_shards(tmp_path):
     index = {"weight_map": {EMBED: "a.safetensors", HEAD: "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert check_folder(folder).stored == "two equal tables"
+
+
+CODES = {"t2u_model.model.decoder.embed_tokens.weight": values(9), "t2u_model.lm_head.weight": values(9, seed=1)}
+BIASES = {"cls.predictions.bias": values(ROWS, 1)[:, 0], "cls.predictions.decoder.bias": values(ROWS, 1, seed=1)[:, 0]}
+FURTHER = {
+    "SeamlessM4TModel": ("shared.weight", HEAD, CODES),
+    "NeoMMEForMaskedLM": (
+        "model.embed_tokens.word_embeddings.weight",
+        HEAD,
+        {"model.embed_tokens.embedding_projection.weight": values(4), "unembedding_projection.weight": values(4, seed=1)},
+    ),
+    "BertForMaskedLM": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight", BIASES),
+    "BartForConditionalGeneration": (
+        "model.shared.weight",
+        HEAD,
+        {"model.encoder.embed_tokens.weight": values(), "model.decoder.embed_tokens.weight": values(seed=1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("two", [False, True], ids=["one table", "two tables"])
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_tensors_that_the_flag_makes_one(tmp_path, name, two):
+    """Under a flag that says tied they must be equal, or only one of them stored; under the other flag they may differ."""
+    first, second, (kept, other) = FURTHER[name][0], FURTHER[name][1], FURTHER[name][2].items()
+    tables = {first: values()} | ({second: values()} if two else {})
+    differ = tables | dict([kept, other])
+    one = check_tensors(tmp_path, differ, True, architectures=[name])
+    assert one.answer == "disagrees"
+    assert other[0] in one.reason
+    assert one.edit.startswith("set tie_word_embeddings to false" if two else "write an untied copy")
+    for stored in (dict([kept]), dict([kept]) | {other[0]: kept[1]}):
+        assert check_tensors(tmp_path, tables | stored, True, architectures=[name]).answer == "agrees"
+    if two:
+        assert check_tensors(tmp_path, differ, False, architectures=[name]).answer == "agrees"
+    else:  # the edit fixes it
+        config = {"architectures": [name], "tie_word_embeddings": True}
+        untie(checkpoint(tmp_path / "differ", differ, config), tmp_path / "untied")
+        assert check_folder(tmp_path / "untied").answer == "agrees"

@@ -45,8 +45,8 @@ def damage(path: Path, rng: random.Random) -> str:
 
 
 # Files that the user has to deal with if they are damaged, and if they are missing. All others are written again.
-REPORTED_DAMAGED = ("config.yaml", "run.json", "data.json", "tokenizer.json", "finished")
-REPORTED_MISSING = ("config.yaml", "run.json")
+REPORTED_DAMAGED = ("config.yaml", "run.json", "data.json", "tokenizer.json", "finished", "states")
+REPORTED_MISSING = ("config.yaml", "run.json", "states")
 
 
 def statuses(run: Run, finished: bool, part: str, how: str) -> tuple[int, ...]:

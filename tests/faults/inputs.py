@@ -15,6 +15,7 @@ import yaml
 from tiejax.lab.runs import resume
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
+from tiejax.lab.studies.causal_untying import settings as causal_untying
 from tiejax.lab.studies.embedding_coupling import settings as embedding_coupling
 from tiejax.lab.studies.exor import settings as exor
 from tiejax.lab.studies.layer_tying import settings as layer_tying
@@ -22,7 +23,9 @@ from tiejax.lab.studies.text_mlm import settings as text_mlm
 from tiejax.lab.studies.untying import settings as untying
 from tiejax.system.visible import visible_line
 
-STUDIES: tuple[Study, ...] = (exor.STUDY, untying.STUDY, text_mlm.STUDY, layer_tying.STUDY, embedding_coupling.STUDY)
+STUDIES: tuple[Study, ...] = (
+    exor.STUDY, untying.STUDY, text_mlm.STUDY, layer_tying.STUDY, embedding_coupling.STUDY, causal_untying.STUDY,
+)  # fmt: skip
 SECONDS, MOST_KIB = 30.0, 2**20
 VALUES: tuple[Any, ...] = (
     *(0, -1, 1, 3, 2**31, 2**63, 10**30, -(10**30), 0.5, -0.5, 1e-300, 1e300, float("nan"), float("inf"), True, False, None),

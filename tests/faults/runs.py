@@ -28,6 +28,11 @@ LAYERS = shlex.split(
     "--vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --steps 22 --k 2 --validate_every 8 "
     "--validation_blocks 8 --test_blocks 10 --epsilon_floor .5 --methods [untied,agent]"
 )
+CAUSAL = shlex.split(
+    "--vocab_size 300 --layers 1 --width 8 --heads 2 --context 12 --batch_size 4 --steps 60 --record_every 20 "
+    "--validate_every 20 --validation_blocks 8 --untie_at [1/3,2/3] --tied_rate .01 --untied_rate .02 --seeds [3,7] "
+    "--control_seeds 0 --wide false --explore false --natural_pairs 0"
+)
 # Results that depend on time.
 TIMES = ("timing", "time_step", "equal_time", "seconds")
 
@@ -63,6 +68,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "untying": [*UNTYING, *often],
         "text_mlm": [*text, *TEXT, *often],
         "layer_tying": [*text, *LAYERS, *often],
+        "causal_untying": [*text, *CAUSAL, *often],
         "embedding_coupling": [*coupling_runs.arguments(folder), *coupling_runs.probes(folder), *often],
     }
 

@@ -190,7 +190,7 @@ def test_errors_name_the_setting(split_corpus, tmp_path):
     refused(f"validation {tmp_path}/no.txt: not found", validation=[f"{tmp_path}/no.txt"], test=[there])
     refused(f"test {empty}: contains no text", validation=[there], test=[empty])
     refused(f"corpus {empty}: contains no text", [empty])
-    refused("corpus: 7 characters are too few: the validation stream would have no word", [tmp_path / "few.txt"])
+    refused("corpus: 7 characters have too few words: the validation stream would have none", [tmp_path / "few.txt"])
     refused("text_feature body: only a corpus tfds:NAME has features", text_feature="body")
     refused("vocab_size 256: expected at least 257", vocab_size=256)
     refused("tokenizer: the vocabulary has no end-of-text token", tokenizer=str(tmp_path / "vocab.txt"))

@@ -7,6 +7,8 @@ import optax
 import pytest
 
 from tiejax.tying import (
+    Reshape,
+    Slice,
     Tie,
     TieError,
     copy_to_targets,
@@ -74,6 +76,62 @@ def test_reductions_of_three_axes_follow_a_transpose_of_the_last_two(x64):
         stored = store(alone, TIES)
         found = untie(optimizer, stored, after_steps(optimizer, stored), TIES)[1]
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, expected)
+
+
+REDUCING = {
+    "adafactor": (optax.scale_by_factored_rms(min_dim_size_to_factor=2), r"v_row/in \([46],\) .*\(FactoredState\)"),
+    "sm3": (optax.scale_by_sm3(), r"mu/in/0 \(6,\) .*\(ScaleBySM3State\)"),
+}
+PARTS = {
+    "reshape": (Reshape((4, 6)), lambda x: x.reshape(4, 6)),
+    "slice of rows": (Slice((1, 5)), lambda x: x[1:5]),
+    "slice of columns": (Slice((0, 3), axis=1), lambda x: x[:, :3]),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", REDUCING)
+def test_reductions_are_refused_under_a_reshape_and_a_slice(name, part):
+    """A mean or a maximum over rows says nothing about some of them, in either form of the tie."""
+    (optimizer, leaf_words), (transform, of) = REDUCING[name], PARTS[part]
+    table = jnp.asarray(np.random.default_rng(0).normal(size=(6, 4)))
+    params, ties = {"in": table, "out": of(table)}, [Tie("in", "out", transform)]
+    stored = store(params, ties)
+    words = rf"^tie in -> out: the .* of {leaf_words} is unknown; start again with optimizer.init$"
+    with pytest.raises(TieError, match=words):
+        untie(optimizer, stored, after_steps(optimizer, stored), ties)
+    state = after_steps(optimizer, params)
+    with pytest.raises(TieError, match=words):
+        copy_to_targets(state, params, ties, True)
+    for change in (lambda: retie(optimizer, params, state, ties), lambda: retie_switched(params, state, ties)):
+        with pytest.raises(TieError, match=r"^tie in -> out: .* is unknown; start again with optimizer.init$"):
+            change()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_moments_follow_a_reshape_and_a_slice(x64, part):
+    """The moments of Adam by hand; those of entries that the target does not read stay when the two are joined."""
+    transform, of = PARTS[part]
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 6, 4))
+    ties = [Tie("in", "out", transform)]
+    stored = store({"in": jnp.asarray(first), "out": of(jnp.asarray(first))}, ties)
+    mu, nu, state = np.zeros((6, 4)), np.zeros((6, 4)), ADAM.init(stored)
+    for gradient in (first, second):
+        _, state = ADAM.update({"in": jnp.asarray(gradient), "out": None}, state, stored)
+        mu, nu = 0.9 * mu + 0.1 * gradient, 0.999 * nu + 0.001 * gradient**2
+    params, state = untie(ADAM, stored, state, ties)
+    for found, expected in ((state[0].mu, mu), (state[0].nu, nu)):
+        np.testing.assert_allclose(found["in"], expected, rtol=1e-6)
+        np.testing.assert_allclose(found["out"], of(expected), rtol=1e-6)
+    changed = jax.tree.map(lambda x: 3 * x, state[0].mu["out"])
+    state = (state[0]._replace(mu=state[0].mu | {"out": changed}), *state[1:])
+    read = of(np.arange(24).reshape(6, 4)).ravel()
+    tripled = mu.copy()
+    tripled.ravel()[read] *= 3
+    for keep, expected in (("source", mu), ("target", tripled), ("mean", (mu + tripled) / 2)):
+        joined = retie(ADAM, params, state, ties, keep=keep)[1]
+        np.testing.assert_allclose(joined[0].mu["in"], expected, rtol=1e-6, err_msg=keep)
 
 
 @pytest.mark.parametrize("optimizer", [optax.scale_by_factored_rms(min_dim_size_to_factor=2), optax.scale_by_sm3()])

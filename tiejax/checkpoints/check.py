@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tiejax.checkpoints.hub.architectures import Ties
-from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
-from tiejax.checkpoints.hub.download import folder_of_tables, is_id
+from tiejax.checkpoints.hub.checkpoint import Checkpoint
+from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, title_of
 from tiejax.checkpoints.hub.locate import candidates, shown, unknown
+from tiejax.checkpoints.rewrite.further import further_groups
 from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
@@ -49,19 +50,19 @@ def check_folder(folder: Path | str) -> Checked:
     """
     name = str(folder)
     try:
-        if isinstance(folder, str) and is_id(folder):
-            return check(open_checkpoint(folder_of_tables(folder), partial=True))._replace(folder=name)
-        return check(open_checkpoint(Path(folder).expanduser()))
+        checked = check(open_with_tables(folder))
+        return checked._replace(folder=name) if isinstance(folder, str) and is_id(folder) else checked
     except CheckpointError as error:
         return Checked(name, None, "cannot say", "", "", str(error))
 
 
-def check(checkpoint: Checkpoint) -> Checked:
+def check(checkpoint: Checkpoint, equal: bool = False) -> Checked:
     """Return whether a checkpoint's configuration agrees with the tables it stores; raises CheckpointError.
 
-    Reads headers, and table bytes only where two tables are stored.
+    Reads headers, and table bytes only where two tables are stored. equal: whether these are known to be bitwise equal, so that
+    they are not read.
     """
-    tables, flag = stored_tables(checkpoint), flag_of(checkpoint.config)
+    tables, flag = stored_tables(checkpoint, equal), flag_of(checkpoint.config)
     answer, reason, edit = _judged(checkpoint, tables, flag)
     title = title_of(checkpoint.config)
     return Checked(str(checkpoint.folder), title, answer, tables.words, flag.where, reason, _consequences(tables, flag), edit)
@@ -83,18 +84,22 @@ def _judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
     if levels := _contradiction(checkpoint.config):
         tied = relation in ("one", "equal", "rounded", "head")
         return Judgement("disagrees", levels, f"set {FLAG} to {_value(tied)} at both levels")
-    return _by_version(tables, flag, _level(checkpoint.config))
+    return _by_version(checkpoint, tables, flag)
 
 
-def _by_version(tables: Stored, flag: Flag, level: str) -> Judgement:
+def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
     """Judge by what each major version of the transformers library does; "cannot say" where they differ."""
     assert tables.architecture is not None
+    level = _level(checkpoint.config)
     judged: dict[str, Judgement] = {}
     for version, ties in sorted(tables.architecture.ties.items()):
         tied = tables.architecture.flags.get(version) if flag.tied is None else flag.tied
         if tied is None and ties == "by flag":
             return _cannot_say("the configuration does not say whether they are tied")
-        judged[version] = _by_relation(tables, _effective(tables, ties, tied), level)
+        effective = _effective(tables, ties, tied)
+        judged[version] = _by_relation(tables, effective, level)
+        if effective and judged[version].answer == "agrees":
+            judged[version] = _by_further_tensors(checkpoint, tables, level) or judged[version]
     if len({judgement.answer for judgement in judged.values()}) > 1:
         said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in judged.items())
         return _cannot_say(f"versions of the transformers library differ: {said}")
@@ -127,6 +132,23 @@ def _by_relation(tables: Stored, tied: bool, level: str) -> Judgement:
             return Judgement("disagrees", "the input table is missing", None)
         case _:
             return Judgement("disagrees", "loaders that trust the flag drop the stored output table", set_false)
+
+
+def _by_further_tensors(checkpoint: Checkpoint, tables: Stored, level: str) -> Judgement | None:
+    """Judge a tied model by the other tensors that its flag makes one; return None if none of them differ."""
+    assert tables.architecture is not None
+    assert tables.input is not None
+    for group in further_groups(checkpoint, tables.architecture, tables.input):
+        if odd := group.odd():
+            reason = (
+                f"the flag makes {group.tensors[0].name} and {odd.name} one tensor, but both are stored and differ: loaders "
+                "that trust it drop one of them"
+            )
+            edit: str | None = f"set {level}{FLAG} to false in config.json"
+            if tables.output is None:
+                edit = "write an untied copy with `tiejax untie`" if tables.architecture.only("by flag") else None
+            return Judgement("disagrees", reason, edit)
+    return None
 
 
 def _cannot_say(reason: str) -> Judgement:

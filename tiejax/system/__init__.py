@@ -1,1 +1,1 @@
-"""Operating system helpers: checked files, memory limits, temporary files, and text that is safe to display."""
+"""Operating system helpers: checked files, limits on memory and CPU time, temporary files, and text that is safe to display."""

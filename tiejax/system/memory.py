@@ -1,8 +1,11 @@
 """The memory limit of this process."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from tiejax.system.control_groups import control_groups, words_in
 
 
 def machine_memory(root: Path = Path("/")) -> int | None:
@@ -23,28 +26,11 @@ def _installed() -> Iterator[int]:
 
 
 def _control_group_limits(root: Path) -> Iterator[int]:
-    """Yield the limits of the control groups (cgroups v1 or v2) of this process and of their parents."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        mount = root / "sys/fs/cgroup" / controllers
-        file = "memory.limit_in_bytes" if controllers else "memory.max"
-        innermost = mount / group.strip("/")
-        for folder in (innermost, *innermost.parents):
-            if folder.is_relative_to(mount):
-                yield from _number_in(folder / file)
-
-
-def _number_in(file: Path) -> Iterator[int]:
-    try:
-        yield int(file.read_text())
-    except (OSError, ValueError):  # not visible from this group, or `max`
-        return
+    """Yield the limits of the control groups of this process and of their parents."""
+    for folder, version in control_groups("memory", root):
+        with contextlib.suppress(ValueError):  # `max`, or no file
+            (limit,) = map(int, words_in(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")))
+            yield limit
 
 
 def _address_space_limit() -> Iterator[int]:

@@ -161,7 +161,8 @@ def _tokenised(
     characters = sum(stream.characters for stream in streams.values())
     if empty := [name for name, stream in streams.items() if not (stream.has_words and stream.ids)]:
         raise CorpusError(
-            f"corpus: {characters} characters are too few: the {empty[0]} stream would have no word; use more text"
+            f"corpus: {characters:,} characters have too few words: the {empty[0]} stream would have none; use more text, with "
+            "white space between words"
         )
     texts.check(fingerprints)
     counts = {name: stream.counts for name, stream in streams.items()}

@@ -2,4 +2,4 @@
 
 from tiejax import _lazy
 
-__getattr__, __dir__, __all__ = _lazy.attach(__name__, __file__)
+__getattr__, __dir__, __all__ = _lazy.attach(__name__)

@@ -264,7 +264,7 @@ def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, s
     wanted, dtype = shape_and_dtype(like)
     if found is None or jnp.shape(found) != wanted:
         reason = next((f": {NOT_TRANSFORMED[name]}" for name in to.classes if name in NOT_TRANSFORMED), "")
-        where = f"{_described(to.path(origin), leaf)} of the optimizer state ({(*to.classes, 'no class')[-1]})"
+        where = f"{_described(to.path(origin), leaf)} of the optimizer state ({('no class', *to.classes)[-1]})"
         raise TieError(f"{tie}: the {described(tie.transform)} of {where} is unknown{reason}; {RESTART}")
     return found if dtype in (None, shape_and_dtype(found)[1]) else jnp.asarray(found, dtype)
 

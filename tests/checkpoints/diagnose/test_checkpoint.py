@@ -228,3 +228,26 @@ def test_tables_of_very_small_or_very_large_numbers(tmp_path, power):
         assert results["alignment"][name] == pytest.approx(wanted["alignment"][name], abs=1e-5)
     assert results["norms"]["input"]["median"] == pytest.approx(np.ldexp(wanted["norms"]["input"]["median"], power), rel=1e-6)
     checkpoint_figures.plot_all(results, arrays)
+
+
+def characters_read():
+    """Return the bytes that this process has read by system calls; pages of mapped files are not among them."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count bytes")
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_equal_tables_are_read_once(tmp_path, zero):
+    """Rows are mapped; the comparison of bytes reads them again, and is needed only if 0 and -0 may differ."""
+    table = np.random.default_rng(0).normal(size=(2000, 500)).astype(np.float32)
+    table[3, 4] = 0.0
+    second = table.copy()
+    second[3, 4] = zero
+    folder = make(tmp_path / "c", dict(zip(NAMES, (table, second), strict=True)), tie_word_embeddings=True)
+    before = characters_read()
+    results, _ = results_of(folder)
+    read = characters_read() - before
+    alike = not np.signbit(zero)
+    assert results["fact"] == "equal"
+    assert results["check"]["answer"] == ("agrees" if alike else "disagrees")
+    assert (read < table.nbytes / 4) == alike

@@ -10,11 +10,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hub_checkpoints import checkpoint, values
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from tiejax.checkpoints.hub.architectures import known
+from tiejax.checkpoints.hub.checkpoint import INDEX
 from tiejax.checkpoints.hub.download import is_id, shards_of_tables
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -26,7 +28,8 @@ class Hub(BaseHTTPRequestHandler):
     """The parts of the hub's protocol that a snapshot needs: revision, list of files, and files with their digests."""
 
     folder: Path
-    asked: list[str]
+    asked: list[str]  # files
+    ranges: list[tuple[str, int, int]]  # files, and the first and last byte
 
     def do_HEAD(self):
         self.answer(body=False)
@@ -43,19 +46,28 @@ class Hub(BaseHTTPRequestHandler):
             tree = [{"type": "file", "path": file.name, "size": file.stat().st_size, "oid": digest(file)} for file in files]
             self.send_json(tree, body)
         elif (found := re.fullmatch(f"/{ID}/resolve/{COMMIT}/(.+)", path)) and (self.folder / found[1]).is_file():
-            if body:
-                self.asked.append(found[1])
-            self.send(self.folder.joinpath(found[1]).read_bytes(), body, digest(self.folder / found[1]))
+            self.send_file(self.folder / found[1], body)
         elif path == "/":
             self.send(b"", body)
         else:
             self.send_error(404)
 
+    def send_file(self, file, body):
+        content = file.read_bytes()
+        if asked := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
+            first, last = int(asked[1]), min(int(asked[2]), len(content) - 1)
+            self.ranges.append((file.name, first, last))
+            self.send(content[first : last + 1], body, digest(file), 206)
+            return
+        if body:
+            self.asked.append(file.name)
+        self.send(content, body, digest(file))
+
     def send_json(self, content, body):
         self.send(json.dumps(content).encode(), body)
 
-    def send(self, content, body, tag=None):
-        self.send_response(200)
+    def send(self, content, body, tag=None, status=200):
+        self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         if tag:
             self.send_header("ETag", f'"{tag}"')
@@ -74,8 +86,8 @@ def digest(file):
 
 
 @pytest.fixture
-def hub(tmp_path):
-    """A hub with one untied model in three shards: its folder, the environment that leads to it, and the files asked for."""
+def served(tmp_path):
+    """A hub with one untied model in three shards: its folder, the environment that leads to it, and what it was asked for."""
     folder = checkpoint(tmp_path / "there", {EMBED: values()}, file="a.safetensors")
     checkpoint(folder, {HEAD: values(seed=1)}, file="b.safetensors")
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 23, "tie_word_embeddings": False}
@@ -84,15 +96,22 @@ def hub(tmp_path):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     (folder / "README.md").write_text("# A model\n")
     (folder / "pytorch_model.bin").write_bytes(b"never downloaded")
-    handler = type("Handler", (Hub,), {"folder": folder, "asked": []})
+    handler = type("Handler", (Hub,), {"folder": folder, "asked": [], "ranges": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     environment = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "cache")}
-    yield folder, environment, handler.asked
+    yield folder, environment, handler
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def hub(served):
+    """The same, with the files asked for."""
+    folder, environment, handler = served
+    return folder, environment, handler.asked
 
 
 def tiejax(environment, *argv, cwd):
@@ -154,4 +173,92 @@ def test_ids(tmp_path, monkeypatch):
 def test_shards_of_tables():
     places = {"lm_head.qweight": "2", "lm_head.scales": "3", "model.embed_tokens.weight": "1", "model.layers.0.x.weight": "4"}
     assert shards_of_tables(known()["LlamaForCausalLM"], places) == ["1", "2", "3"]
+    codes = {"t2u_model.lm_head.weight": "3", "t2u_model.model.decoder.embed_tokens.weight": "4", "x": "5"}
+    assert shards_of_tables(known()["SeamlessM4TModel"], codes | {"lm_head.weight": "1"}) == ["1", "3", "4"]
     assert shards_of_tables(known()["GPT2LMHeadModel"], {"wte.weight": "1", "h.0.w": "2"}) == ["1"]
+
+
+WIDE = 200_000  # values of a vector in the third shard, so that its bytes exceed those of any header
+
+
+def shards(names):
+    return sorted(name for name in names if name.endswith(".safetensors"))
+
+
+def diagnosed(environment, cwd, out, name=ID, *more):
+    """Diagnose a checkpoint in a separate process; return results.json and the page."""
+    ended = tiejax(environment, "diagnose", name, "--out", out, "--quiet", *more, cwd=cwd)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads((cwd / out / "results.json").read_text()), (cwd / out / "report.html").read_text()
+
+
+def with_wide_shard(folder):
+    """Make the third shard larger, and give the output table a bias in it; return the number of parameters."""
+    tensors = {"model.norm.weight": np.ones(WIDE, np.float32), "lm_head.bias": np.ones(23, np.float32)}
+    save_file(tensors, folder / "c.safetensors")
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"]["lm_head.bias"] = "c.safetensors"
+    (folder / INDEX).write_text(json.dumps(index))
+    return WIDE + 23 + 2 * values().size
+
+
+def test_diagnose_downloads_the_tables_only(served, tmp_path):
+    """The other shard's header alone is read: what a diagnosis of the whole folder finds, and far fewer bytes."""
+    folder, environment, handler = served
+    number = with_wide_shard(folder)
+    found, page = diagnosed(environment, tmp_path, "by-id")
+    assert shards(handler.asked) == ["a.safetensors", "b.safetensors"]
+    assert {name for name, _, _ in handler.ranges} == {"c.safetensors"}
+    assert sum(last + 1 - first for _, first, last in handler.ranges) < WIDE
+    assert (found["parameters"], found["bias"]) == (number, "lm_head.bias")
+    assert f"{number:,}" in page
+    whole, _ = diagnosed(environment, tmp_path, "by-folder", folder)
+    for other in ("seconds", "checkpoint"):
+        del found[other], whole[other]
+    assert found == whole
+
+
+@pytest.mark.parametrize("stated", [None, 123_456])
+def test_diagnose_without_a_network_counts_by_the_index(served, tmp_path, stated):
+    """Tables in the cache, and no header of the other shard: the index's number of parameters, or none."""
+    folder, environment, handler = served
+    index = json.loads((folder / INDEX).read_text())
+    index["metadata"] = {"total_size": 999} | ({} if stated is None else {"total_parameters": stated})
+    (folder / INDEX).write_text(json.dumps(index))
+    tiejax(environment, "check", ID, cwd=tmp_path)
+    handler.asked.clear()
+    found, page = diagnosed(environment | {"HF_HUB_OFFLINE": "1"}, tmp_path, "found")
+    assert (handler.asked, handler.ranges) == ([], [])
+    assert found["parameters"] == stated
+    assert found["memory"]["share"] == (None if stated is None else values().size / stated)
+    assert ("unknown: some shards were not downloaded" in page) == (stated is None)
+
+
+def test_diagnose_an_unknown_architecture_by_named_tables(served, tmp_path):
+    folder, environment, handler = served
+    config = {"architectures": ["NewForCausalLM"], "vocab_size": 23}
+    (folder / "config.json").write_text(json.dumps(config))
+    quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    ended = tiejax(environment | quiet, "diagnose", ID, "--out", "none", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "NewForCausalLM is not known; tensors that may be tables: " in ended.stderr
+    assert f"{HEAD} [23, 4]" in ended.stderr
+    assert "name its tables with --input_table and --output_table" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert shards(handler.asked) == []
+    diagnosed(environment, tmp_path, "found", ID, "--input_table", EMBED, "--output_table", HEAD)
+    assert shards(handler.asked) == ["a.safetensors", "b.safetensors"]
+
+
+def test_table_that_is_not_in_the_cache(served, tmp_path):
+    """The configuration and the index alone are in the cache."""
+    folder, environment, _ = served
+    (folder / "a.safetensors").rename(tmp_path / "a.safetensors")
+    (folder / "b.safetensors").unlink()
+    tiejax(environment, "check", ID, cwd=tmp_path)
+    for command in ("check", "diagnose"):
+        ended = tiejax(environment | {"HF_HUB_OFFLINE": "1"}, command, ID, cwd=tmp_path)
+        assert ended.returncode == 2
+        assert (
+            "a.safetensors, which holds a table, is neither in the cache nor could be downloaded" in ended.stdout + ended.stderr
+        )

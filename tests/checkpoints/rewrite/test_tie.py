@@ -203,6 +203,41 @@ def test_inner_tables_must_equal_the_shared_one(tmp_path, equal):
             tie(folder, tmp_path / "out")
 
 
+FURTHER = {
+    "SeamlessM4TModel": ("shared.weight", HEAD, ("t2u_model.model.decoder.embed_tokens.weight", "t2u_model.lm_head.weight")),
+    "NeoMMEForMaskedLM": (
+        "model.embed_tokens.word_embeddings.weight",
+        HEAD,
+        ("model.embed_tokens.embedding_projection.weight", "unembedding_projection.weight"),
+    ),
+    # The untied model does not use `shared`, which a tied one reads for all tables.
+    "SeamlessM4TForSpeechToSpeech": (
+        "text_decoder.embed_tokens.weight",
+        HEAD,
+        ("text_decoder.embed_tokens.weight", "shared.weight"),
+    ),
+}
+
+
+@pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_tensors_that_the_flag_makes_one(tmp_path, name, equal):
+    """Equal ones are left out but for one; of different ones, a tied model would read one only."""
+    first, second, (kept, other) = FURTHER[name]
+    tensors = {kept: values(seed=3), first: values(), second: values(), "w": values(2, 2)}
+    tensors[other] = tensors[kept] if equal else values(seed=4)
+    folder = checkpoint(tmp_path / "c", tensors, {"architectures": [name], "tie_word_embeddings": False})
+    if equal:
+        tie(folder, tmp_path / "out", force=True)
+        assert set(read(tmp_path / "out")) == {first, kept, "w"}
+        assert check_folder(tmp_path / "out").answer == "agrees"
+        return
+    for out in (None, tmp_path / "out"):
+        with pytest.raises(CheckpointError, match=rf"c: cannot be tied: {other} differs from {kept}, and a flag"):
+            plan(folder, out, "input", None, None, 256, 0)
+    assert not (tmp_path / "out").exists()
+
+
 def test_shards(tmp_path):
     folder = checkpoint(tmp_path / "c", {EMBED: values(), "w": values(2, 2)}, UNTIED, file="a.safetensors")
     save_file({HEAD: values()}, folder / "b.safetensors")

@@ -1,86 +1,60 @@
-"""Event files as read by TensorBoard, also after a run was killed and resumed."""
+"""Event files as read by TensorBoard, also after a run was killed and resumed, and on a full disk."""
 
-import struct
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from corpora import ROOT
-from tensorboardX.crc32c import crc32c
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from event_readers import points, texts
 
-from tiejax.lab.reporting.event_files import EventFiles
-from tiejax.statistics.arms import ARMS
+from tiejax.lab.reporting.event_files import Writer
 
 
-def events(path):
-    """Read an event file: length, its checksum, bytes, their checksum; https://www.tensorflow.org/tutorials/load_data/tfrecord."""
-
-    def masked(data):
-        crc = crc32c(data)
-        return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-    content, found = path.read_bytes(), []
-    while content:
-        (length, length_crc), content = struct.unpack("<QI", content[:12]), content[12:]
-        data, (data_crc,), content = content[:length], struct.unpack("<I", content[length : length + 4]), content[length + 4 :]
-        assert (masked(struct.pack("<Q", length)), masked(data)) == (length_crc, data_crc)
-        found.append(Event.FromString(data))
-    return found
-
-
-def points(folder):
-    """Return step -> {tag: value} as TensorBoard shows a folder: file after file, each start purging what it rewrites."""
-    shown = {}
-    for path in sorted(folder.iterdir()):
-        for event in events(path):
-            if event.session_log.status == SessionLog.START:
-                shown = {step: values for step, values in shown.items() if step < event.step}
-            elif event.summary.value:
-                shown[event.step] = {value.tag: value.simple_value for value in event.summary.value}
-    return shown
-
-
-def scalars(records):
-    """Return two quantities `[record, seed, arm]` whose values encode their position."""
-    place = np.arange(records)[:, None, None] * 100 + np.arange(2)[:, None] * 10 + np.arange(2)
-    return {"validation/loss": place + 0.5, "norm/input": np.where(place == 111, np.nan, -place)}
-
-
-def test_event_files_contain_the_points_of_every_member(tmp_path):
-    files = EventFiles(tmp_path / "events", [3, 8], ARMS)
-    files.write({name: values[:2] for name, values in scalars(3).items()}, np.array([0, 50]))
-    folders = {path.name: path for path in (tmp_path / "events").iterdir()}
-    assert set(folders) == {"untied-seed-3", "tied-seed-3", "untied-seed-8", "tied-seed-8"}
-    assert set(points(folders["tied-seed-8"])) == {0, 50}  # before it is closed, as TensorBoard watches a run
-    files.write({name: values[2:] for name, values in scalars(3).items()}, np.array([100]))
-    files.close()
-    for seed, name in enumerate((3, 8)):
-        for arm, arm_name in enumerate(("untied", "tied")):
-            found = points(folders[f"{arm_name}-seed-{name}"])
-            assert list(found) == [0, 50, 100]
-            for record, step in enumerate(found):
-                for tag, values in scalars(3).items():
-                    np.testing.assert_equal(found[step][tag], values[record, seed, arm])
-    assert all("tfevents" in path.name for path in folders["tied-seed-3"].iterdir())
+def test_points_and_texts_are_read_before_the_file_is_closed(tmp_path):
+    writer = Writer(tmp_path / "events")
+    for step, value in ((0, 0.5), (50, -2.0)):
+        writer.add_scalar("train_loss/tied", value, step)
+    writer.add_text("claims", "* a: supported", 0)
+    writer.flush()
+    assert points(tmp_path / "events") == {"train_loss/tied": [(0, 0.5), (50, -2.0)]}
+    assert texts(tmp_path / "events") == {"claims": "* a: supported"}
+    writer.close()
 
 
 @pytest.mark.parametrize("seconds", [0, 5])
-def test_event_files_of_a_resumed_run_replace_those_of_a_killed_run(tmp_path, seconds):
-    """Resume from a checkpoint at step 50, within the same second or later, and write the later records again."""
-    killed = EventFiles(tmp_path, [0, 1], ARMS)
-    killed.write(scalars(3), np.array([0, 50, 100]))
+def test_a_resumed_run_replaces_the_points_of_a_killed_run(tmp_path, seconds):
+    """Resume from a checkpoint at step 50, within the same second or later, and write the later points again."""
+    killed = Writer(tmp_path)
+    for step in (0, 50, 100):
+        killed.add_scalar("loss", step, step)
     killed.close()
     for path in tmp_path.rglob("*tfevents*"):
         began = path.name.split(".")[3]
         path.rename(path.with_name(path.name.replace(began, str(int(began) - seconds))))
-    resumed = EventFiles(tmp_path, [0, 1], ARMS)
-    resumed.write({name: values[:2] + 1000 for name, values in scalars(3).items()}, np.array([0, 50]))
-    resumed.write({name: values[2:] + 2000 for name, values in scalars(3).items()}, np.array([150]))
+    resumed = Writer(tmp_path)
+    for step in (0, 50, 150):
+        resumed.add_scalar("loss", step + 1, step)
     resumed.close()
-    shown = points(tmp_path / "untied-seed-1")
-    assert {step: values["validation/loss"] for step, values in shown.items()} == {0: 1010.5, 50: 1110.5, 150: 2210.5}
+    assert points(tmp_path) == {"loss": [(0, 1.0), (50, 51.0), (150, 151.0)]}
+
+
+def test_a_full_disk_is_an_error_of_the_call(tmp_path):
+    """And neither a thread that ends, nor a process that waits for it."""
+    code = """
+import pathlib, resource, signal, sys
+from tiejax.lab.reporting.event_files import Writer
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+writer = Writer(pathlib.Path(sys.argv[1]))
+try:
+    for step in range(10_000):
+        writer.add_scalar("loss", step, step)
+    writer.flush()
+except OSError as error:
+    print(error.strerror)
+"""
+    ended = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (ended.returncode, ended.stdout) == (0, "File too large\n"), ended.stderr
 
 
 def test_event_files_do_not_import_tensorflow():

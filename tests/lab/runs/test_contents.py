@@ -9,7 +9,7 @@ from directories import here, make_run, read, refused
 __all__ = ["here", "refused"]  # fixtures
 
 FOLDERS = ("figures", "events", "finished", "models", "checkpoints", "damaged")
-FILES = ("report.html", "metrics.npz", "environment.json", "config.yaml", "run.json", ".lock")
+FILES = ("report.html", "metrics.npz", "environment.json", "tracker.json", "config.yaml", "run.json", ".lock")
 SWITCHES = ([], ["--resume"], ["--overwrite"])
 
 

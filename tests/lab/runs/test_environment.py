@@ -6,6 +6,7 @@ from processes import assert_refused, end, start, start_python
 
 from tiejax.lab.runs import environment
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.system.visible import visible_line
 
 # The last flag can be read back from XLA, which has then read all flags before it.
 READ_BACK = """
@@ -111,6 +112,55 @@ def test_commands_that_need_no_accelerator_do_not_ask_for_it(tmp_path, name):
     assert "JAX_PLATFORMS" not in ended.err
     assert ended.status in (1, 2), ended.err
     assert "Traceback" not in ended.err
+
+
+# One of each kind of value that jax reads when it is imported. Its messages about the last two do not name the variable.
+REFUSED = {
+    "JAX_ENABLE_X64": "perhaps",
+    "EAGER_CONSTANT_FOLDING": "perhaps",  # a variable of jax without its prefix
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "",
+    "JAX_DEFAULT_MATMUL_PRECISION": "exact",
+    "JAX_LOGGING_LEVEL": "LOUD",
+    "JAX_COMPILATION_CACHE_MAX_SIZE": "1GiB",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "\x1b[31m",
+    "JAX_DEFAULT_DEVICE": "cpu:x",
+    "JAX_SERIALIZATION_VERSION": "1e3",
+}
+IMPORT = """
+from tiejax.lab.runs import environment
+from tiejax.lab.settings.command_line import BadInput, report
+try:
+    environment.check_variables()
+except BadInput as error:
+    raise SystemExit(report(error))
+"""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_variables_at_which_jax_cannot_be_imported_are_named(name):
+    ended = end(start_python("-c", IMPORT, env={"JAX_PLATFORMS": "cpu", name: REFUSED[name]}))
+    assert (ended.status, ended.out, len(ended.err.splitlines())) == (2, "", 1), ended.err
+    assert ended.err.startswith(visible_line(f"-c: error: {name}={REFUSED[name]}: jax cannot be imported: "))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["exor", "--out", "run"],
+        ["exor", "--out", "run", "--distributed"],
+        ["embedding-coupling", "--count"],
+        ["compare", "a", "b"],
+        ["tie", ".", "--text", "novel.txt"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_that_imports_jax_names_them_before_it_writes(tmp_path, line):
+    variables = {"JAX_ENABLE_X64": "perhaps", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    ended = end(start_python("-m", "tiejax", *line, env=variables, cwd=tmp_path))
+    assert (ended.status, ended.out, len(ended.err.splitlines())) == (2, "", 1), ended.err
+    if line[0] != "compare":  # which refuses the folders first
+        assert ended.err.startswith(f"tiejax {line[0]}: error: JAX_ENABLE_X64=perhaps: jax cannot be imported: ")
+    assert not (tmp_path / "run").exists()
 
 
 def test_backend_of_matplotlib_in_the_environment_does_not_matter(tmp_path):

@@ -142,28 +142,28 @@ def test_a_second_process_is_refused_during_a_run(here, refused):
             process.communicate()
 
 
-def test_configuration_is_written_before_jax_is_imported(here):
+def test_jax_is_imported_after_the_checks_and_before_anything_is_written(here):
+    """A refused command line needs no jax, and what jax refuses, such as an environment variable, leaves no run directory."""
     code = """
 import sys
-from pathlib import Path
 
 class Watch:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("jax", "jaxlib", "flax", "optax", "orbax"):
-            print(name, Path("run/config.yaml").read_text())
+            print(name)
             raise SystemExit(7)
 
 sys.meta_path.insert(0, Watch())
-from tiejax.lab.runs.launch import main
+from tiejax.lab.runs.launch import open_study
 from tiejax.lab.studies.exor.settings import STUDY
-main(STUDY, sys.argv[1:])
+open_study(STUDY)
 """
-    argv = ["--seeds", "[3,7]", "--steps", "5", "--out", "run"]
-    ended = end(start_python("-c", code, *argv, cwd=here))
-    assert ended.status == 7, ended.err
-    name, text = ended.out.split(maxsplit=1)
-    assert name == "jax"
-    assert yaml.safe_load(text) == dataclasses.asdict(Settings(seeds=[3, 7], steps=5, out="run").resolved())
+    ended = end(start_python("-c", code, "--seeds", "[3,7]", "--steps", "-5", "--out", "run", cwd=here))
+    assert (ended.status, ended.out) == (2, ""), ended.err
+    assert "error: --steps" in ended.err
+    ended = end(start_python("-c", code, "--seeds", "[3,7]", "--steps", "5", "--out", "run", cwd=here))
+    assert (ended.status, ended.out.split()) == (7, ["jax"]), ended.err
+    assert not (here / "run").exists()
 
 
 def test_resume_takes_the_configuration_of_the_run(here):

@@ -5,19 +5,22 @@ import numpy as np
 import optax
 import pytest
 from directories import make_run
+from event_readers import points
 
 from tiejax import training
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.trackers import Tracker
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 
 
-def new_stages(out, stop, **costs):
-    settings = Settings(out=str(make_run(out))).resolved()
+def new_stages(out, stop, tracker="none", **costs):
+    settings = Settings(out=str(out if out.exists() else make_run(out))).resolved()
     run = RunDirectory.claim(STUDY, settings, resume=True, overwrite=False)
-    launched = Launched(settings, {"resume": True}, "", run, True, False, None)
+    tracked = Tracker.opened(run, tracker, {}, pytest.fail)
+    launched = Launched(settings, {"resume": True}, "", run, True, False, None, tracked)
     return Stages(launched, Console(quiet=True), stop, costs), run
 
 
@@ -51,3 +54,28 @@ def test_a_stopped_run_reports_the_share_that_is_done(tmp_path):
     assert 0.75 < stages.share < 1
     assert not stages.done("second")
     run.release()
+
+
+def test_a_stage_that_is_stopped_and_resumed_is_tracked_once(tmp_path):
+    """Every record, at the steps of the run, under the name of the stage."""
+    calls = []
+
+    def stop():
+        calls.append(1)
+        return len(calls) > 3
+
+    stages, run = new_stages(tmp_path / "run", stop, "tensorboard", second=1)
+    with pytest.raises(Stopped), stages._tracker:
+        stages.train("second", small_ensemble(), [4, 5], first=1000)
+    run.release()
+    stages, run = new_stages(tmp_path / "run", lambda: False, "tensorboard", second=1)
+    with stages._tracker:
+        trained = stages.train("second", small_ensemble(), [4, 5], first=1000)
+    run.release()
+    found, values = points(tmp_path / "run" / "events" / "second"), trained.records["every"]["w"]
+    assert trained.steps_here < 100
+    assert set(found) == {f"every_w/second{seed}" for seed in ("", "/seed-4", "/seed-5")}
+    for name, wanted in (("", values.mean(1)), ("/seed-5", values[:, 1])):
+        steps, shown = zip(*found[f"every_w/second{name}"], strict=True)
+        assert steps == tuple(range(1000, 1101, 10))
+        np.testing.assert_allclose(shown, wanted[:, 0], rtol=1e-6)

@@ -14,10 +14,11 @@ from tiejax.checkpoints.diagnose.progress import Progress, counted, no_progress
 from tiejax.checkpoints.diagnose.relation import Arrays, extreme_tokens, relate
 from tiejax.checkpoints.diagnose.tables import INPUT, Tables, find_tables
 from tiejax.checkpoints.diagnose.token_ranks import Ranked, rank_tokens
-from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
+from tiejax.checkpoints.hub.checkpoint import Checkpoint
+from tiejax.checkpoints.hub.download import open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.tables import HubTable
-from tiejax.geometry.norms import norms_and_equality
+from tiejax.geometry.norms import Norms, norms_and_equality
 from tiejax.system.json_values import plain
 
 # Whether the two tables of a checkpoint are tied, as stored: the entry `fact` of the results.
@@ -30,7 +31,7 @@ COMPARED = ("alignment", "neighbours", "canonical", "published", "standing", "to
 
 
 def diagnose_checkpoint(
-    folder: Path,
+    folder: Path | str,
     options: Options = Options(),  # noqa: B008 - immutable
     progress: Progress = no_progress,
     without_texts: Callable[[ValueError], None] = lambda error: None,
@@ -40,7 +41,7 @@ def diagnose_checkpoint(
     The tables are read by rows and never loaded whole.
 
     Args:
-        folder: a checkpoint in the hub's format
+        folder: a checkpoint in the hub's format, or its id on the hub, of which only the shards with tables are downloaded
         options: corpus, tokenizer, names of the tables, sizes of the samples
         progress: called with (phase, rows done, rows in total or None)
         without_texts: called with the error when the tokenizer cannot be read; the report then shows token ids only
@@ -62,7 +63,9 @@ def diagnose_checkpoint(
     fact: Fact = "absent" if tables.output is None else "untied" if norms.differing else "equal"
     results = {"experiment": "diagnose", **facts_of(checkpoint, tables), "fact": fact, "rank": ranked.facts}
     if options.input_table is None and options.output_table is None:
-        results["check"] = {name: value for name, value in check(checkpoint)._asdict().items() if name != "folder"}
+        results["check"] = {
+            name: value for name, value in check(checkpoint, same_bytes(tables, norms))._asdict().items() if name != "folder"
+        }
     results |= {"differing_rows": norms.differing, "largest_difference": norms.largest}
     results["memory"] = memory_of(tables, results["parameters"])
     results |= dict.fromkeys(COMPARED)
@@ -82,9 +85,21 @@ def diagnose_checkpoint(
     return plain(results), arrays
 
 
-def open_tables(folder: Path, options: Options) -> tuple[Checkpoint, Tables]:
+def same_bytes(tables: Tables, norms: Norms) -> bool:
+    """Return whether two tables are bitwise equal, as far as their values in float32 show: they do not for float64.
+
+    Finite values of the other dtypes have one representation each.
+    """
+    first, second = tables.input, tables.output
+    if second is None or first.transposed or second.transposed:
+        return False
+    return first.tensor.dtype == second.tensor.dtype != "F64" and bool(norms.identical)
+
+
+def open_tables(folder: Path | str, options: Options) -> tuple[Checkpoint, Tables]:
     """Return a checkpoint and its embedding tables; raises CheckpointError."""
-    checkpoint = open_checkpoint(folder)
+    named = [table for table in (options.input_table, options.output_table) if table is not None]
+    checkpoint = open_with_tables(folder, named, headers=True)
     tables = find_tables(checkpoint, options.input_table, options.output_table)
     if tables.input.shape[0] < 3:
         few = f" {tables.input.name}: has {tables.input.shape[0]} rows; a diagnosis needs at least 3"
@@ -105,7 +120,7 @@ def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
         "family": tables.family,
         "model_type": checkpoint.config.get("model_type"),
         "architectures": architectures if isinstance(architectures, list) else [],
-        "parameters": sum(tensor.number for tensor in checkpoint.tensors.values()),
+        "parameters": checkpoint.parameters,
         "tables": {"input": table_facts(tables.input), "output": table_facts(tables.output)},
         "bias": tables.bias,
         "flag": tables.flag._asdict(),
@@ -115,13 +130,14 @@ def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
     }
 
 
-def memory_of(tables: Tables, parameters: int) -> dict[str, Any]:
+def memory_of(tables: Tables, parameters: int | None) -> dict[str, Any]:
     """Return the size of the table that tying would save or untying would add.
 
-    In parameters, in bytes as stored, and as a share of all stored `parameters`.
+    In parameters, in bytes as stored, and as a share of all stored `parameters`, None if these are unknown.
     """
     table = tables.output or tables.input
-    return {"parameters": table.tensor.number, "bytes": table.nbytes, "share": table.tensor.number / parameters}
+    share = None if parameters is None else table.tensor.number / parameters
+    return {"parameters": table.tensor.number, "bytes": table.nbytes, "share": share}
 
 
 def norm_facts(norms: np.ndarray, ranked: Ranked) -> dict[str, Any]:

@@ -46,7 +46,12 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
     results: the measures from `diagnose_checkpoint`.
     """
     weight = results["memory"]
-    size = f"{memory(weight['bytes'])} as stored, {weight['share']:.1%} of the stored parameters"
+    share = (
+        "a share of the parameters that is unknown"
+        if weight["share"] is None
+        else f"{weight['share']:.1%} of the stored parameters"
+    )
+    size = f"{memory(weight['bytes'])} as stored, {share}"
     training = f"{memory(ADAM_BYTES * weight['parameters'])} in training with Adam in float32"
     if results["fact"] == "equal":
         return [

@@ -1,6 +1,7 @@
 """Checkpoints in the hub's format: config.json and the headers of safetensors files, never a pickle."""
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from tiejax.system.files import check_file, read_bytes
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 MOST_JSON_BYTES = 2**26  # enough for an index of a million tensors
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+PARAMETERS = "total_parameters"  # in the index's metadata, from some versions of the transformers library
 
 
 class Tensor(NamedTuple):
@@ -30,17 +32,27 @@ class Tensor(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint's configuration, and the headers of its tensors by name. No tensor is loaded."""
+    """A checkpoint's configuration, and the headers of its tensors by name. No tensor is loaded.
+
+    parameters: the number of stored values, None if a header is missing and the index does not say.
+    """
 
     folder: Path
     config: dict[str, Any]
     tensors: dict[str, Tensor]
+    parameters: int | None
 
 
-def open_checkpoint(folder: Path, partial: bool = False) -> Checkpoint:
+Headers = Mapping[str, dict[str, Tensor]]  # of shards, by their file: the tensors by their name
+# Return the headers of shards that are not in the folder, as far as they are known.
+Elsewhere = Callable[[Sequence[str]], Headers]
+
+
+def open_checkpoint(folder: Path, elsewhere: Elsewhere | None = None) -> Checkpoint:
     """Open the checkpoint in a folder; raises CheckpointError if it cannot be used.
 
-    partial: tensors in shards that are not there are left out, as after a download of some shards.
+    elsewhere: called with the shards that the folder lacks, as after a download of some shards. Tensors of unknown headers are
+    left out. By default, a missing shard is an error.
     """
     try:
         if not folder.is_dir():
@@ -49,10 +61,12 @@ def open_checkpoint(folder: Path, partial: bool = False) -> Checkpoint:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
-    tensors = _tensors(folder, names, partial)  # read before the configuration, since the error about pickles is more useful
+    tensors, parameters = _tensors(
+        folder, names, elsewhere
+    )  # read before the configuration, since the error about pickles is more useful
     if CONFIG not in names:
         raise CheckpointError(f"{folder}: has no {CONFIG}, which describes the model and whether it is tied")
-    return Checkpoint(folder, read_json(folder / CONFIG), tensors)
+    return Checkpoint(folder, read_json(folder / CONFIG), tensors, parameters)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -68,9 +82,9 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _tensors(folder: Path, names: list[str], partial: bool) -> dict[str, Tensor]:
+def _tensors(folder: Path, names: list[str], elsewhere: Elsewhere | None) -> tuple[dict[str, Tensor], int | None]:
     if WEIGHTS not in names and INDEX in names:
-        return _indexed(folder, partial)
+        return _indexed(folder, elsewhere)
     files = [WEIGHTS] if WEIGHTS in names else [name for name in names if name.endswith(".safetensors")]
     if not files:
         pickles = [name for name in names if name.endswith(PICKLES)]
@@ -88,23 +102,32 @@ def _tensors(folder: Path, names: list[str], partial: bool) -> dict[str, Tensor]
             tensors[name] = tensor
     if not tensors:
         raise CheckpointError(f"{folder}: no tensors in {', '.join(files)}")
-    return tensors
+    return tensors, _number(tensors)
 
 
-def _indexed(folder: Path, partial: bool) -> dict[str, Tensor]:
-    places = read_json(folder / INDEX).get("weight_map")
+def _number(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.number for tensor in tensors.values())
+
+
+def _indexed(folder: Path, elsewhere: Elsewhere | None) -> tuple[dict[str, Tensor], int | None]:
+    index = read_json(folder / INDEX)
+    places = index.get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise CheckpointError(f"{folder / INDEX}: expected a weight_map from tensor names to files")
     shards: dict[str, dict[str, Tensor]] = {}
+    missing = []
     for file in sorted(set(places.values())):
         # Links in the folder may point anywhere, as in the hub's cache, but the index may only name files in the folder.
         if "/" in file or "\\" in file or "\0" in file or file in ("", ".", ".."):
             raise CheckpointError(f"{folder / INDEX}: {file!r} is not the name of a file in the same folder")
-        if not (folder / file).exists():
-            if partial:
-                continue
+        if (folder / file).exists():
+            shards[file] = _header(folder / file)
+        elif elsewhere is None:
             raise CheckpointError(f"{folder}: {file}, named in {INDEX}, not found; download that file too")
-        shards[file] = _header(folder / file)
+        else:
+            missing.append(file)
+    if missing and elsewhere is not None:
+        shards |= elsewhere(missing)
     tensors: dict[str, Tensor] = {}
     for name, file in places.items():
         if file not in shards:
@@ -112,7 +135,14 @@ def _indexed(folder: Path, partial: bool) -> dict[str, Tensor]:
         if name not in shards[file]:
             raise CheckpointError(f"{folder / file}: has no tensor {name}, although {INDEX} lists it; download both again")
         tensors[name] = shards[file][name]
-    return tensors
+    return tensors, _number(tensors) if set(missing) <= set(shards) else _stated(index)
+
+
+def _stated(index: Mapping[str, Any]) -> int | None:
+    """Return the number of parameters that an index states, None if it states none."""
+    metadata = index.get("metadata")
+    stated = metadata.get(PARAMETERS) if isinstance(metadata, dict) else None
+    return stated if type(stated) is int and stated > 0 else None
 
 
 def _header(file: Path) -> dict[str, Tensor]:

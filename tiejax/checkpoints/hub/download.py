@@ -4,19 +4,31 @@ Files are kept in the hub's cache, and a repeated download costs nothing. The va
 `HF_TOKEN`, `HF_ENDPOINT`, `HF_HUB_OFFLINE`).
 """
 
+import concurrent.futures
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
-from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, WEIGHTS, one_line, read_json
+from tiejax.checkpoints.hub.checkpoint import (
+    CONFIG,
+    INDEX,
+    WEIGHTS,
+    Checkpoint,
+    Headers,
+    Tensor,
+    one_line,
+    open_checkpoint,
+    read_json,
+)
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.text.network import reachable
 
 ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 SMALL = ("*.json", "*.txt", "*.model", "*.md", "*.jinja")  # configuration, index, tokenizer, model card
 # Weights in other formats, and those that an original repository has beside them.
+AT_ONCE = 8  # headers asked for at the same time
 OTHER = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "original/*", "onnx/*")
 
 
@@ -33,26 +45,84 @@ def whole_folder(name: str) -> Path:
     return _snapshot(name, None) if is_id(name) else Path(name).expanduser()
 
 
-def folder_of_tables(name: str) -> Path:
-    """Return the folder of a checkpoint by its id, with those of its shards only that hold a table.
+def open_with_tables(name: str | Path, tables: Sequence[str] = (), headers: bool = False) -> Checkpoint:
+    """Open a checkpoint by its path or its id, of which only those shards are downloaded that hold a table.
 
-    Raises CheckpointError if it cannot be downloaded.
+    Args:
+        name: the path, or the id on the hub, with its revision if any
+        tables: names of tensors to read, in addition to the tables of a known architecture
+        headers: read the headers of the other shards too, without downloading these; their tensors are left out if the hub
+            cannot be reached
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        CheckpointError: if it cannot be downloaded or used
     """
+    if isinstance(name, Path) or not is_id(name):
+        return open_checkpoint(Path(name).expanduser())
+    folder = _folder_of_tables(name, tables, headers)
+    return open_checkpoint(folder, lambda files: _headers(name, folder, files) if headers else {})
+
+
+def _folder_of_tables(name: str, tables: Sequence[str], headers: bool) -> Path:
     folder = _snapshot(name, SMALL)
     if not (folder / INDEX).exists():
         return _snapshot(name, (*SMALL, WEIGHTS))
     config, index = (read_json(folder / file) for file in (CONFIG, INDEX))
     architecture, places = architecture_of(config), index.get("weight_map")
-    if architecture is None or not isinstance(places, dict):
+    if not isinstance(places, dict):
+        return folder  # an error when it is opened
+    if architecture is None and not tables and not headers:
         raise CheckpointError(f"{name}: its architecture is not known; download the whole checkpoint and name its folder")
-    return _snapshot(name, (*SMALL, *shards_of_tables(architecture, places)))
+    wanted = set(shards_of_tables(architecture, places) if architecture else ())
+    wanted |= {str(places[table]) for table in tables if table in places}
+    folder = _snapshot(name, (*SMALL, *sorted(wanted)))
+    if lacking := sorted(file for file in wanted if not (folder / file).exists()):
+        raise CheckpointError(f"{name}: {lacking[0]}, which holds a table, is neither in the cache nor could be downloaded")
+    return folder
 
 
 def shards_of_tables(architecture: Architecture, places: Mapping[str, Any]) -> list[str]:
-    """Return the files that hold a table, in whatever form; places: tensor -> file."""
-    stems = {name.removesuffix("weight") for name in (*architecture.input, *architecture.output, *architecture.inner)}
+    """Return the files that hold a table, or a tensor that is one with another if the tables are one.
+
+    Tables may be stored in whatever form. places: tensor -> file.
+    """
+    further = (name for names in architecture.more for name in names)
+    names = (*architecture.input, *architecture.output, *architecture.kept, *architecture.inner, *further)
+    stems = {name.removesuffix("weight") for name in names}
     stems |= {stem.removeprefix(f"{architecture.prefix}.") for stem in stems}
-    return sorted({str(file) for tensor, file in places.items() if any(stem in tensor for stem in stems)})
+    return sorted(
+        {
+            str(file)
+            for tensor, file in places.items()
+            if any(stem in tensor and not tensor.endswith(f"{stem}bias") for stem in stems)
+        }
+    )
+
+
+def _headers(name: str, folder: Path, files: Sequence[str]) -> Headers:
+    """Return the headers of shards on the hub, by requests for ranges of bytes; none if one of them cannot be read.
+
+    folder: the snapshot, whose name is the commit.
+    """
+    from huggingface_hub import HfApi, constants
+
+    matched, api = ID.fullmatch(name), HfApi()
+    assert matched is not None
+    if constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT):
+        return {}
+
+    def header(file: str) -> dict[str, Tensor]:
+        found = api.parse_safetensors_file_metadata(matched["id"], file, revision=folder.name).tensors
+        return {key: Tensor(key, folder / file, tuple(tensor.shape), str(tensor.dtype)) for key, tensor in found.items()}
+
+    try:
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            return dict(zip(files, pool.map(header, files), strict=True))
+    except Exception:  # of whichever HTTP client the library uses; a diagnosis goes on without the count
+        return {}
 
 
 def _snapshot(name: str, patterns: Sequence[str] | None) -> Path:

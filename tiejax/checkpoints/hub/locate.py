@@ -51,6 +51,8 @@ def _spellings(checkpoint: Checkpoint, name: str, prefix: str) -> list[str]:
 @functools.lru_cache(maxsize=8)
 def _common(names: tuple[str, ...]) -> str:
     """Return the parts up to a dot with which all names begin."""
+    if not names:  # of a known architecture, but in no downloaded shard
+        return ""
     first, last = (name.split(".")[:-1] for name in (min(names), max(names)))
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     return "".join(f"{part}." for part, _ in same)

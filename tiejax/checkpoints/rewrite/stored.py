@@ -77,8 +77,8 @@ class Stored(NamedTuple):
         return words + (f", the output {self.padding:,} rows longer" if self.padding else "")
 
 
-def stored_tables(checkpoint: Checkpoint) -> Stored:
-    """Find the embedding tables of a checkpoint and compare them.
+def stored_tables(checkpoint: Checkpoint, equal: bool = False) -> Stored:
+    """Find the embedding tables of a checkpoint and compare them, unless they are known to be `equal`.
 
     Raises CheckpointError if a table is empty, or if the tables are factorised.
     """
@@ -100,7 +100,7 @@ def stored_tables(checkpoint: Checkpoint) -> Stored:
     if first is None or second is None:
         relation: Relation = "one" if first else "head" if second else "nothing"
         return Stored(architecture, first, second, relation)
-    relation, scale = compare(first, second)
+    relation, scale = ("equal", None) if equal else compare(first, second)
     padding = second.shape[0] - first.shape[0] if relation != "shapes" else 0
     return Stored(architecture, first, second, relation, scale, padding)
 
@@ -120,6 +120,18 @@ def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:
         return equal, None
     scale = _scale(HubTable(first), HubTable(second))
     return ("differ", None) if scale is None else ("scaled", scale)
+
+
+def equal(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors have one shape and equal bytes, or equal values in two floating point dtypes.
+
+    Bytes are read only up to the first difference. Raises CheckpointError if a file cannot be read.
+    """
+    if first.shape != second.shape:
+        return False
+    if first.dtype == second.dtype:
+        return _equal_bytes(first, second)
+    return {first.dtype, second.dtype} <= set(DTYPES) and _equal_values(first, second) == "equal"
 
 
 def _equal_values(first: Tensor, second: Tensor) -> Relation | None:

@@ -9,22 +9,27 @@ from tiejax.checkpoints.hub.architectures import Architecture
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.families import FLAG, title_of, with_flag
-from tiejax.checkpoints.hub.locate import stored_under, unknown
+from tiejax.checkpoints.hub.locate import unknown
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 from tiejax.checkpoints.rewrite.card import section
+from tiejax.checkpoints.rewrite.further import further_groups
 from tiejax.checkpoints.rewrite.last_norm import last_norm
 from tiejax.checkpoints.rewrite.one_table import Keep, OneTable, blocks, one_table
 from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, part_of, rewrite
-from tiejax.checkpoints.rewrite.stored import compare, stored_tables
+from tiejax.checkpoints.rewrite.stored import stored_tables
 from tiejax.checkpoints.rewrite.tie_report import Pair, Report, measure
 
 
 class Plan(NamedTuple):
-    """A checkpoint to be tied, the table that both roles will share, and what that changes."""
+    """A checkpoint to be tied, the table that both roles will share, and what that changes.
+
+    copies: names of further copies of one tensor, which the tied checkpoint does not store.
+    """
 
     pair: Pair
     table: OneTable
     report: Report
+    copies: tuple[str, ...]
 
 
 def tie(
@@ -70,10 +75,11 @@ def plan(folder: Path, out: Path | None, keep: Keep, text: str | None, hidden: s
     pair = _open_pair(folder, keep)
     if out is not None:
         check_new(pair.checkpoint, out)
+    copies = _copies(pair)
     table = one_table(HubTable(pair.input), HubTable(pair.output), keep)
     if table.scale is not None and pair.norm is not None:
         table = table._replace(scale=pair.norm.storable(table.scale))
-    return Plan(pair, table, measure(pair, table, text, hidden, states, seed))
+    return Plan(pair, table, measure(pair, table, text, hidden, states, seed), copies)
 
 
 def write(planned: Plan, out: Path, force: bool = False) -> None:
@@ -96,7 +102,7 @@ def write(planned: Plan, out: Path, force: bool = False) -> None:
     for part in parts:
         tensor = pair.checkpoint.tensors.get(part.name, pair.output)
         added.setdefault(tensor.file, []).append(part)
-    left_out = [pair.output.name, *leave, *_inner_tables(pair)]
+    left_out = [pair.output.name, *leave, *planned.copies]
     changes = (
         f"`{FLAG}` is true, `{pair.input.name}` serves both roles, and these tensors are no longer stored: "
         f"{', '.join(f'`{name}`' for name in left_out)}.\n\n" + "\n".join(f"* {line}" for line in planned.report.lines())
@@ -166,14 +172,21 @@ def _biases(pair: Pair) -> tuple[list[Part], list[str]]:
     return [copy_of(tensors[own], shared)], [own]
 
 
-def _inner_tables(pair: Pair) -> list[str]:
-    """Return the tables of encoder and decoder, which a tied BART-like model does not store.
+def _copies(pair: Pair) -> tuple[str, ...]:
+    """Return the names of further copies of one tensor, of which the library stores only the first if the tables are tied.
 
-    Raises CheckpointError if they differ from the input table.
+    Raises CheckpointError if tensors differ that the flag makes one. The bias of the logits may: see `_biases`.
     """
-    names = (stored_under(pair.checkpoint, pair.architecture, pair.input, name) for name in pair.architecture.inner)
-    inner = [name for name in names if name in pair.checkpoint.tensors and name != pair.input.name]
-    for name in inner:
-        if compare(pair.input, pair.checkpoint.tensors[name])[0] != "equal":
-            raise CheckpointError(f"{pair.checkpoint.folder}: cannot be tied: {name} differs from {pair.input.name}")
-    return inner
+    bias = pair.output.name.removesuffix("weight") + "bias"
+    copies: list[str] = []
+    for group in further_groups(pair.checkpoint, pair.architecture, pair.input):
+        names = [tensor.name for tensor in group.tensors]
+        if bias in names:
+            continue
+        if odd := group.odd():
+            raise CheckpointError(
+                f"{pair.checkpoint.folder}: cannot be tied: {odd.name} differs from {names[0]}, and a flag that says tied "
+                "makes them one tensor"
+            )
+        copies += names[1:]
+    return tuple(copies)

@@ -161,4 +161,8 @@ def changed_settings(manifest: Manifest) -> dict[str, Any]:
     with contextlib.suppress(BadInput):  # some settings have no default
         default = default.resolved()
     found = differing([manifest.settings, settings_of(default, study.may_change)])
-    return {name: value for name, (value, _) in found.items() if name in manifest.settings}
+    return {
+        name: value
+        for name, (value, _) in found.items()
+        if name in manifest.settings and name not in getattr(default, "RENAMED", {})
+    }

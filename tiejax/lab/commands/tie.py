@@ -84,6 +84,7 @@ def main(argv: Sequence[str]) -> int:
     settings.check()
     if settings.text is not None:  # the model runs on the text
         environment.check_flags()
+        environment.check_variables()
         environment.check_platforms()
     console = Console()
     out = None if settings.out is None else Path(settings.out).expanduser()

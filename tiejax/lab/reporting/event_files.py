@@ -1,50 +1,49 @@
-"""TensorBoard event files of every member's scalars, written by tensorboardX without TensorFlow.
+"""TensorBoard event files, written by the SummaryWriter of tensorboardX, which needs no TensorFlow.
 
 Import this module only where event files are requested: tensorboardX imports PyTorch if it is installed.
 """
 
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import tensorboardX
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
 
 
-class EventFiles:
-    """One folder of event files per member (`untied-seed-3`), which TensorBoard overlays as runs.
+class _File:
+    """An event file that is written at once, as the `FileWriter` of a `SummaryWriter`.
 
-    TensorBoard discards points that an earlier process wrote to `folder`: a resumed run writes them again.
+    That of tensorboardX writes in a thread. If the disk is full, the thread ends, and the process waits for it forever.
     """
 
-    def __init__(self, folder: Path, seeds: Sequence[int], arms: Sequence[str]) -> None:
-        # tensorboardX's SummaryWriter would start a thread and a pipe per member.
-        self._writers = [[_opened(folder / f"{arm}-seed-{seed}") for arm in arms] for seed in seeds]
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._events = EventsWriter(str(folder / "events"))
+        self.flush, self.close = self._events.flush, self._events.close
+        # TensorBoard then discards the points of earlier files in the folder.
+        self._write(Event(session_log=SessionLog(status=SessionLog.START)), 0)
 
-    def write(self, records: Mapping[str, np.ndarray], steps: np.ndarray) -> None:
-        """Append and flush points: records `[record, seed, arm]` by name, at steps `[record]`."""
-        for seed, writers in enumerate(self._writers):
-            for arm, writer in enumerate(writers):
-                for place, step in enumerate(steps):
-                    values = [
-                        Summary.Value(tag=name, simple_value=float(points[place, seed, arm]))
-                        for name, points in records.items()
-                    ]
-                    writer.write_event(Event(step=int(step), wall_time=time.time(), summary=Summary(value=values)))
-                writer.flush()
+    def _write(self, event: Any, step: int) -> None:
+        event.step, event.wall_time = step, time.time()
+        self._events.write_event(event)
 
-    def close(self) -> None:
-        """Close the files."""
-        for writers in self._writers:
-            for writer in writers:
-                writer.close()
+    def add_summary(self, summary: Any, global_step: int | None = None, walltime: float | None = None) -> None:
+        """Append a summary."""
+        self._write(Event(summary=summary), global_step or 0)
 
 
-def _opened(folder: Path) -> EventsWriter:
-    folder.mkdir(parents=True, exist_ok=True)
-    writer = EventsWriter(str(folder / "events"))
-    # TensorBoard then discards points of earlier files at this and later steps.
-    writer.write_event(Event(step=0, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
-    return writer
+class Writer(tensorboardX.SummaryWriter):
+    """A SummaryWriter for one folder that starts anew: TensorBoard discards points that an earlier process wrote there.
+
+    Its methods raise OSError if the file cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._own = _File(folder)
+        super().__init__(str(folder))
+
+    def _get_file_writer(self) -> _File:
+        self.file_writer, self.all_writers = self._own, {self.logdir: self._own}
+        return self._own

@@ -15,7 +15,7 @@ from tiejax.lab.reporting.words import about, cells, remarks
 from tiejax.system.visible import visible_lines
 
 CODE = re.compile("`([^`\n]+)`")
-TEMPLATE = Path(__file__).with_name("page.html.j2")
+PACKAGE, TEMPLATE = "tiejax.lab.reporting", "page.html.j2"
 CSS_PIXELS_PER_INCH = 112  # more than the nominal 96, so that lettering in figures matches the size of the page's text
 
 
@@ -29,7 +29,8 @@ def render(
     figures: Sequence[tuple[str, Path]],
     numbers: Mapping[str, Sequence[Any]],
     reproduce: Mapping[str, str],
-    template: Path = TEMPLATE,
+    package: str = PACKAGE,
+    template: str = TEMPLATE,
     **more: Any,
 ) -> str:
     """Return the HTML page. Text in backticks becomes code, except in `reproduce`.
@@ -37,9 +38,9 @@ def render(
     finding: sentences that summarise the verdicts. setting: description of the run, by name. claims: heading -> rows returned
     by `statistics.claims.assess`. figures: (caption, PNG file); the first one follows the finding. numbers: heading ->
     (columns, rows). reproduce: command, settings and environment of the run, by name.
-    template: a file that extends `page.html.j2` and may use the variables in `more`.
+    template: a file in `package` that extends `page.html.j2` and may use the variables in `more`.
     """
-    return _template(template).render(
+    return _template(package, template).render(
         title=title,
         question=question,
         finding=finding,
@@ -102,10 +103,10 @@ def _panels(png: bytes) -> list[list[int]]:
     return boxes
 
 
-def _template(file: Path) -> jinja2.Template:
+def _template(package: str, name: str) -> jinja2.Template:
     """Return a template that escapes its values, including control characters, and raises if a variable is missing."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([file.parent, TEMPLATE.parent]),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(each, "") for each in (package, PACKAGE)]),
         autoescape=True,
         finalize=_visible,
         undefined=jinja2.StrictUndefined,
@@ -114,7 +115,7 @@ def _template(file: Path) -> jinja2.Template:
     )
     environment.globals.update(about=about, cells=cells, remarks=remarks)
     environment.filters.update(prose=_prose, plain=_plain)
-    return environment.get_template(file.name)
+    return environment.get_template(name)
 
 
 def _visible(value: Any) -> Any:

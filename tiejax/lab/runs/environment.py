@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import read_bytes
+from tiejax.system.processors import cores
 from tiejax.system.visible import cut
 
 # Flags that tiejax or its tests set, and that need no check by XLA, which takes seconds.
@@ -21,11 +22,6 @@ KNOWN_FLAGS = (
 CPU_DEVICES = ("XLA_FLAGS", "--xla_force_host_platform_device_count"), ("JAX_NUM_CPU_DEVICES", "")
 MOST_CPU_DEVICES = 1024  # jax needs minutes to start 10,000
 PLATFORMS = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME")
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_device_a_core() -> None:
@@ -109,12 +105,21 @@ def check_platforms() -> None:
         raise BadInput(f"{', '.join(named)}: the devices cannot be started: {cut(reason, 300)}") from None
 
 
-def names_a_cluster() -> bool:
-    """Return whether this process was started as one of several: by Slurm, Open MPI, or with the variables of jax."""
-    # The shell of a job has some of these variables, too; only processes started by srun have all.
-    step = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID")
-    if all(name in os.environ for name in step) and os.environ.get("SLURM_NTASKS", "1") != "1":
-        return True
-    if "OMPI_MCA_orte_hnp_uri" in os.environ and os.environ.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
-        return True
-    return "JAX_COORDINATOR_ADDRESS" in os.environ
+def check_variables() -> None:
+    """Raise BadInput if jax cannot be imported because of the value of an environment variable; imports jax."""
+    try:
+        import jax  # noqa: F401
+    except ValueError as error:  # of jax, for each of about 100 variables, most but not all of which begin with JAX_
+        reason = str(error).partition("\n")[0]
+        named = ", ".join(f"{name}={cut(os.environ[name])}" for name in _refused_variables(reason))
+        raise BadInput(f"{named}: jax cannot be imported: {cut(reason, 300)}; set a value that it accepts, or none") from None
+
+
+def _refused_variables(reason: str) -> list[str]:
+    """Return the variables that an error of jax is about: by their name or, in messages without it, by their value."""
+    by_name = [name for name in os.environ if re.search(rf"\b{re.escape(name)}\b", reason, re.IGNORECASE)]
+    if by_name:
+        return [max(by_name, key=len)]
+    of_jax = sorted(name for name in os.environ if name.startswith("JAX_"))
+    by_value = [name for name in of_jax if repr(os.environ[name]) in reason]
+    return [max(by_value, key=lambda name: len(os.environ[name]))] if by_value else of_jax

@@ -10,6 +10,7 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
+from tiejax.lab.runs.trackers import Tracker
 from tiejax.system.naming import naming
 
 
@@ -21,14 +22,19 @@ def finish(
     plots: Sequence[Plot],
     page: Callable[[RunOnPage], str],
     console: Console,
+    tracker: Tracker,
 ) -> None:
-    """Write figures, report and results, and print warnings, claims and the path of the report; see `leave`."""
+    """Write figures, report and results, and print warnings, claims and the path of the report; see `leave`.
+
+    tracker: that of the run, which gets the claims.
+    """
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
             console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
         if excluded := [seed for seed in results["excluded_seeds"] if seed not in results["seeds"]]:
             console.warn(f"excluded from the statistics: seeds {', '.join(map(str, excluded))}")
     report = leave(run, settings, results, facts, plots, page)
+    tracker.end(results["claims"])
     console.claims(results["claims"])
     console.result(f"report: {report}")
 

@@ -17,13 +17,16 @@ from tiejax.lab.settings.study import Study
 from tiejax.training.cluster import NoCluster, from_first, join, or_die, wait_for_all
 
 
-def among_others(study: Study, request: Request) -> Launched:
-    """Join the other processes and start together; raises BadInput in every process if one of them cannot start."""
+def among_others(study: Study, request: Request, cluster: str | None) -> Launched:
+    """Join the other processes and start together; raises BadInput in every process if one of them cannot start.
+
+    cluster: the switch or environment variable that asks for other processes.
+    """
     try:
         first = join()
     except NoCluster as error:
         raise BadInput(
-            f"--distributed: {error}; start the processes under Slurm or Open MPI or on a TPU pod, or set "
+            f"{cluster}: {error}; start the processes under Slurm or Open MPI or on a TPU pod, or set "
             "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID"
         ) from None
     return _lead(study, request) if first else _follow(study, request)

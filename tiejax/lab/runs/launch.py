@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tiejax.lab.runs import compiled, environment, huge_pages, resume
+from tiejax.lab.runs import cluster_environment, compiled, environment, huge_pages, resume
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched, claim, prepare
 from tiejax.lab.runs.resume import Request
@@ -31,19 +31,21 @@ def main(study: Study, argv: Sequence[str]) -> int:
     if "--deterministic" in argv:
         environment.add_flags("--xla_gpu_deterministic_ops=true")
     environment.check_flags()
-    several = not study.single_process and ("--distributed" in argv or environment.names_a_cluster())
+    cluster = "--distributed" if "--distributed" in argv else cluster_environment.named_by()
+    several = cluster is not None and not study.single_process
     # Only the first of several processes reads the run directory.
     request = resume.parsed(study, argv) if several else resume.read(study, argv)
     if several or study.device_a_core(request.settings):
         environment.one_device_a_core()
     compiled.use(recompile=request.switches.get("recompile", False))
-    launched = _with_others(study, request) if several else claim(study, prepare(study, request, first=True))
+    launched = _with_others(study, request, cluster) if several else claim(study, prepare(study, request, first=True))
     console = Console(launched.switches["quiet"], silent=not launched.first)
     if launched.finished:
         console.result(f"the run is finished: {Path(launched.settings.out) / 'report.html'}")
         return 0
     try:
-        return study.run(launched, console)
+        with launched.tracker:
+            return study.run(launched, console)
     except (BadInput, OSError) as error:
         resumable = "resume" in launched.switches and launched.run is not None
         then = "continue with the same command and --resume" if resumable else "run it again"
@@ -54,10 +56,12 @@ def main(study: Study, argv: Sequence[str]) -> int:
         raise failure from None
 
 
-def _with_others(study: Study, request: Request) -> Launched:
+def _with_others(study: Study, request: Request, cluster: str | None) -> Launched:
+    cluster_environment.check()
+    environment.check_variables()
     from tiejax.lab.runs.handshake import among_others  # imports jax
 
-    return among_others(study, request)
+    return among_others(study, request, cluster)
 
 
 def _answer(study: Study, argv: Sequence[str]) -> int | None:
@@ -67,6 +71,7 @@ def _answer(study: Study, argv: Sequence[str]) -> int | None:
         if switches.get(name) or getattr(settings, name, None):
             resolved = settings.resolved()
             environment.check_flags()
+            environment.check_variables()
             environment.check_platforms()
             return answer(resolved, Console(switches["quiet"]))
     return None

@@ -2,8 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from tiejax.lab.runs import environment
+from tiejax.lab.runs import environment, trackers
 from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.manifest import settings_of
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.sizes import check_disk, check_memory
@@ -16,7 +17,8 @@ class Launched(NamedTuple):
     settings: resolved. switches: name -> whether it was given. command: the command line that repeats the run from scratch.
     run: the claimed run directory; None in all but the first of several processes, and if `finished`. first: whether this is
     the first process, the one that writes to the run directory and to the terminal. finished: whether the run had finished
-    before. prepared: the result of the study's `prepare`.
+    before. prepared: the result of the study's `prepare`. tracker: that of the run; ignores everything in all but the first
+    process.
     """
 
     settings: Any
@@ -26,6 +28,7 @@ class Launched(NamedTuple):
     first: bool
     finished: bool
     prepared: Any
+    tracker: trackers.Tracker = trackers.Tracker()
 
 
 def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> Launched:
@@ -39,6 +42,8 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
         if not (damage := RunDirectory.damage(request.out)):
             return Launched(settings, switches, request.command, None, first, True, None)
         Console(switches["quiet"]).warn(f"damaged or missing, to be written again: {', '.join(damage)} in {request.out}")
+    if first:
+        trackers.check(getattr(settings, "tracker", "none"))
     if study.sizes is not None:
         check_memory(settings, study.sizes.need, study.sizes.OPTIONS, alone=alone)
         if first:
@@ -46,6 +51,7 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
             check_disk(settings, study.sizes.need, study.sizes.OPTIONS, request.out, existing)
     if first:
         RunDirectory.probe(request.out)
+    environment.check_variables()
     if alone and study.any_platform(settings):
         environment.check_platforms()
     prepared = None
@@ -59,4 +65,8 @@ def claim(study: Study, launched: Launched) -> Launched:
     if launched.finished or study.claims_at_end:
         return launched
     resuming, overwrite = launched.switches.get("resume", False), launched.switches["overwrite"]
-    return launched._replace(run=RunDirectory.claim(study, launched.settings, resuming, overwrite))
+    settings = launched.settings
+    run = RunDirectory.claim(study, settings, resuming, overwrite)
+    warn = Console(launched.switches["quiet"]).warn
+    tracker = trackers.Tracker.opened(run, getattr(settings, "tracker", "none"), settings_of(settings, ("tracker",)), warn)
+    return launched._replace(run=run, tracker=tracker)

@@ -116,11 +116,12 @@ def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:
 
 
 def with_later(settings: Mapping[str, Any], default: Any, free: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a run, with the defaults of settings that did not exist when it was started.
+    """Return the settings of a run in the present version: with the defaults of later settings, without those since renamed.
 
     settings: those of a manifest. default: the settings of the study with all defaults. free: as in `settings_of`.
     """
-    return {name: value for name, value in settings_of(default, free).items() if name not in settings} | dict(settings)
+    later = {name: value for name, value in settings_of(default, free).items() if name not in settings}
+    return later | {name: value for name, value in settings.items() if name not in getattr(default, "RENAMED", {})}
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -69,8 +69,10 @@ def train_parts(
     build: Callable[[Any], Ensemble],
     seeds_of: Callable[[Any], tuple[Sequence[int], Sequence[int]]],
     test: Callable[[Any, Records, Looks], Rows],
+    arms: Sequence[str],
     records_on_disk: bool = False,
     series: InSeries = InSeries(),  # noqa: B008, a constant
+    tracked: Callable[[Records], Records] = lambda records: records,
 ) -> TrainedParts | None:
     """Train all parts of a run and, with `--until decided`, those that its claims require; return None if asked to stop.
 
@@ -82,8 +84,10 @@ def train_parts(
         seeds_of: (settings of a part) -> conditions and seeds of its ensemble, all seeds under the first condition, then under
             the next.
         test: (settings, records, looks) -> rows of the claims at a look; settings and records are of all seeds so far.
+        arms: names of the arms.
         records_on_disk: see `training.train`.
         series: the place of the run among several.
+        tracked: as in `train`.
     """
     settings = launched.settings
     seeds = _begun(launched)
@@ -95,7 +99,9 @@ def train_parts(
         ensemble, (numbers, names) = build(own), seeds_of(own)
         models = len(names) * len(ensemble.arm_ties)
         part = _part(settings, len(done), [len(each) for each in seeds], series)
-        trained = train(ensemble, names, launched, console, stop, models, numbers, records_on_disk=records_on_disk, part=part)
+        trained = train(
+            ensemble, names, launched, console, stop, models, arms, numbers, tracked, records_on_disk=records_on_disk, part=part
+        )
         if not trained.finished:
             return None
         done.append(trained)

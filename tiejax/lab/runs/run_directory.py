@@ -30,12 +30,14 @@ RESULTS_FORMAT = 2
 # Errors for paths that cannot exist, regardless of disk space and permissions.
 IMPOSSIBLE_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
 # Files and folders that tiejax writes and run.json does not list.
-UNLISTED = (ENVIRONMENT, f".{METRICS}.part")
+TRACKER = "tracker.json"  # the identity of the run in a tracker, and what was sent there
+UNLISTED = (ENVIRONMENT, TRACKER, f".{METRICS}.part", f".{TRACKER}.part")
 OWN_FOLDERS = (CHECKPOINTS, "damaged")
 EVENTS, EVENT_FILES = "events", "events.out.tfevents.*"
 CONTENTS = (
     RESULTS,
     ENVIRONMENT,
+    TRACKER,
     METRICS,
     "data.json",
     "tokenizer.json",

@@ -10,11 +10,13 @@ from tiejax.lab.runs.arrays import arrays_of, npz
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.runs.train import timing_of
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.training.checkpoint import CheckpointMismatch
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.loop import Trained, Training
+from tiejax.training.records import Records
 
 Arrays = Mapping[str, np.ndarray]
 FINISHED = "finished"  # folder of the results of stages
@@ -45,6 +47,7 @@ class Stages:
     def __init__(self, launched: Launched, console: Console, stop: Callable[[], bool], costs: Mapping[str, float]) -> None:
         assert launched.run is not None
         self._run, self._console, self._stop, self._costs = launched.run, console, stop, dict(costs)
+        self._tracker = launched.tracker
         self._resume, self._every = launched.switches["resume"], launched.settings.checkpoint_every
         self._here, self._shown, self._began = 0.0, 0.0, time.perf_counter()
         self.compile_s = self.train_s = 0.0
@@ -97,17 +100,38 @@ class Stages:
         """Remove the arrays that a finished stage stored apart, which no later stage needs."""
         self._run.drop(_apart(name))
 
-    def train(self, name: str, ensemble: Ensemble, seeds: Sequence[int], conditions: Sequence[int] | None = None) -> Trained:
+    def train(
+        self,
+        name: str,
+        ensemble: Ensemble,
+        seeds: Sequence[int],
+        conditions: Sequence[int] | None = None,
+        arms: Sequence[str] = ("",),
+        names: Sequence[str] | None = None,
+        first: int = 0,
+    ) -> Trained:
         """Train an ensemble within a stage, from the last checkpoint of the stage if the run is resumed.
+
+        arms: names of the arms, if there are several. names: names of the members of each arm, where seed and condition do not
+        serve as such. first: the step of the run at which the stage begins.
 
         Raises Stopped after writing a checkpoint if the run is asked to stop, BadInput if a checkpoint does not match.
         """
         checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
         try:
             training = Training(ensemble, seeds, checkpoints, self._resume, conditions)
+            arm_names = [f"{name}/{arm}" if arm else name for arm in arms]
+
+            def track(records: Records) -> None:
+                if self._tracker.tracks:
+                    points = points_of(records, arm_names, names or seeds, None if names else conditions, first)
+                    self._tracker.add(name, points)
+
+            track(training.records)
             self._console.compiling(f"{name}: compiling")
             self.compile_s += training.compile()
             for chunk in training.chunks(self._stop, checkpoint_s=self._every):
+                track(chunk.records)
                 label = f"{name}: step {chunk.step:,} of {ensemble.steps:,}"
                 self._show(label, name, chunk.step / ensemble.steps, chunk.steps_here / ensemble.steps)
         except CheckpointMismatch as error:

@@ -11,11 +11,13 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.numbers import fix_numbers, other_flags
 from tiejax.lab.runs.run_directory import CHECKPOINTS
 from tiejax.lab.runs.stop import stop_flag
+from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.training import cluster
 from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.loop import Trained, Training
+from tiejax.training.records import Records
 from tiejax.tying.errors import TieError
 
 
@@ -68,27 +70,35 @@ def train(
     console: Console,
     stop: Callable[[], bool],
     models: int,
+    arms: Sequence[str],
     conditions: Sequence[int] | None = None,
-    on_records: Callable[[Any], None] = lambda records: None,
+    tracked: Callable[[Records], Records] = lambda records: records,
     records_on_disk: bool = False,
     part: Part = Part(),  # noqa: B008, a constant
 ) -> Trained:
     """Train until the end, or until `stop` returns True; raises BadInput if a checkpoint does not match.
 
-    models: number of models, for the rate on the console. on_records: called with the records of the checkpoint, then with
-    those of every chunk. conditions, records_on_disk: see `training.train`. part: the part of the run's seeds.
+    models: number of models, for the rate on the console. arms: their names. tracked: records -> those whose numbers the
+    tracker shows (see `points_of`), called with the records of the checkpoint, then with those of every chunk. conditions,
+    records_on_disk: see `training.train`. part: the part of the run's seeds.
     """
     checkpoints: Checkpoints | None = None
     if launched.run is not None:
         folder = launched.run.path / part.folder
         checkpoints = open_checkpoints(launched.run, folder, ensemble.ties, console.warn, part.number)
     prefix = f"{part.label}: " if part.label else ""
+    line = f"part-{part.number + 1}" if part.number else ""
+    names = [f"{arm}/{line}" if line else arm for arm in arms]
+
+    def track(records: Records) -> None:
+        if launched.tracker.tracks:
+            launched.tracker.add(line, points_of(tracked(records), names, seeds, conditions))
 
     def work() -> Trained:
         training = Training(ensemble, seeds, checkpoints, launched.switches["resume"], conditions, records_on_disk)
         if training.resumed:
             console.say(f"{prefix}resuming at step {min(training.first, ensemble.steps)} of {ensemble.steps}")
-            on_records(training.records)
+            track(training.records)
         elif launched.switches["resume"] and not part.number:
             console.say(f"{prefix}no checkpoint to resume from: starting at step 0")
         if launched.run is not None and launched.run.finished and not training.finished:
@@ -100,7 +110,7 @@ def train(
             console.compiling()
             console.say(f"compiled in {training.compile():.1f} s")
         for chunk in training.chunks(stop, checkpoint_s=launched.settings.checkpoint_every):
-            on_records(chunk.records)
+            track(chunk.records)
             console.progress(chunk.step, ensemble.steps, chunk.steps_here, chunk.train_s, models, part.label, part.later)
         return training.result()
 

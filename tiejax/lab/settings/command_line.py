@@ -18,6 +18,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -316,7 +317,8 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
         found = named_configs.find(file)
         if found is None:
             raise BadInput(f"--config {cut(file)}: not found{_nearest_configuration(file, command)}")
-        text = read_bytes(found, MOST_BYTES).decode("utf-8")
+        with resources.as_file(found) as path:
+            text = read_bytes(path, MOST_BYTES).decode("utf-8")
         values, as_text = yaml_text.load(text), yaml_text.load_as_text(text)
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--config {file}: cannot be read: {getattr(error, 'strerror', None) or 'not UTF-8 text'}") from None
@@ -327,6 +329,7 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
         return {}
     if not isinstance(values, dict):
         raise BadInput(f"--config {file}: expected lines `field: value`, got a {type(values).__name__}")
+    values, as_text = (_renamed(config_class, each, values) for each in (values, as_text))
     names = [field.name for field in dataclasses.fields(config_class)]
     for name in values:
         if name not in names:
@@ -345,6 +348,22 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     except jsonargparse.ArgumentError as error:
         raise BadInput(f"--config {file}: {_explain(str(error), config_class, None)}") from None
     return values
+
+
+def _renamed(config_class: type, values: Mapping[str, Any], originals: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a file with fields of earlier versions under their present names, unless these are given as well.
+
+    originals: the values as they were read, which decide what a field of an earlier version says.
+    """
+    renamed: Mapping[str, tuple[str, Mapping[Any, Any]]] = getattr(config_class, "RENAMED", {})
+    kept = {name: value for name, value in values.items() if name not in renamed}
+    for old, (new, meanings) in renamed.items():
+        if old in originals:
+            if not isinstance(originals[old], bool):
+                kept[old] = values[old]  # reported as an unknown field
+            else:
+                kept.setdefault(new, meanings[originals[old]])
+    return kept
 
 
 def _as_written(value: Any, text: Any, kind: Any) -> Any:

@@ -51,11 +51,14 @@ class RunSettings(Settings):
             model (a member) in every arm, such as tied and untied
         checkpoint_every: seconds between checkpoints
         out: run directory, which holds the run's settings, checkpoints, results and report
+        tracker: show the numbers of the run while it trains in TensorBoard (event files in events/ of the run directory),
+            Weights & Biases (pip install wandb) or Aim (pip install aim). Affects no result
     """
 
     seeds: int | list[int] = 1
     checkpoint_every: float = 30.0
     out: str | None = None
+    tracker: Literal["none", "tensorboard", "wandb", "aim"] = "none"
 
     def check(self) -> None:
         super().check()

@@ -276,6 +276,19 @@ def test_a_missing_state_is_named(data):
     assert f"{state} is missing, from which other stages continue" in ended.err
 
 
+def test_a_finished_run_goes_on_with_a_control(run, data):
+    """A control is added for the first seed, and taken away; models of the other arms stay as they are."""
+    before, resumed = metrics(run), [*arguments(data, "--out", run), "--resume", "--control_seeds"]
+    train_here([*resumed, "1"])
+    arms, after = json.loads((run / "results.json").read_text())["arms"], metrics(run)
+    assert set(arms) == {*ARMS, "tied-cosine", "untie-2/3-cosine", "never-equal-cosine"}
+    assert len(arms["tied-cosine"]["loss"]) == 1
+    for name, values in before.items():
+        np.testing.assert_array_equal(after[name], values, err_msg=name)
+    train_here([*resumed, "0"])
+    assert set(json.loads((run / "results.json").read_text())["arms"]) == set(ARMS)
+
+
 def test_seeds_are_appended(run, data):
     """The seeds that were trained stay as they are; results cover all."""
     before = metrics(run)

@@ -44,7 +44,7 @@ def run(data, launched):
     """The directory and the output of a run of two seeds with event files."""
     out, output = data / "run", io.StringIO()
     with contextlib.redirect_stdout(output):
-        argv = arguments(data, "--seeds", "[3,0]", "--steps", 50, "--tensorboard", "true", "--out", out)
+        argv = arguments(data, "--seeds", "[3,0]", "--steps", 50, "--tracker", "tensorboard", "--out", out)
         assert launched(argv) == 0
     return out, output.getvalue()
 

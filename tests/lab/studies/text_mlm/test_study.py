@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from event_readers import points, texts
 from processes import TEXT_SCRIPT, assert_refused, command_here, end, start, wait_until
 from text_runs import arguments, metrics
 
@@ -79,13 +80,23 @@ def test_distances_are_those_of_the_pairs(run, data):
 
 
 def test_event_files_hold_the_recorded_numbers(run):
+    """Means over seeds, single seeds, and mean distances of each set of pairs; the claims and settings as text."""
     out, _ = run
-    assert sorted(os.listdir(out / "events")) == sorted(f"{arm}-seed-{seed}" for arm in ("untied", "tied") for seed in (3, 0))
-    written = b"".join(path.read_bytes() for path in (out / "events" / "tied-seed-0").iterdir())
-    for tag in (b"train_loss", b"validation_loss", b"norm_input", b"distance_output/twins .1"):
-        assert tag in written
-    wanted = np.float32(metrics(out)["train_loss"][1, 1, -1]).tobytes()
-    assert wanted in written
+    found, recorded = points(out / "events"), metrics(out)
+    twins = recorded["distance_output"][..., recorded["pair_set"] == 1].mean(-1)
+    cases = {
+        "train_loss/tied": (recorded["step"], recorded["train_loss"][1].mean(0)),
+        "train_loss/untied/seed-3": (recorded["step"], recorded["train_loss"][0, 0]),
+        "validation_loss/tied/seed-0": (recorded["validation_step"], recorded["validation_loss"][1, 1]),
+        "distance_output/twins_.1/untied": (recorded["step"], twins[0].mean(0)),
+    }
+    for name, (steps, values) in cases.items():
+        assert [step for step, _ in found[name]] == steps.tolist(), name
+        np.testing.assert_allclose([value for _, value in found[name]], values, rtol=1e-6, err_msg=name)
+    said = texts(out / "events")
+    claims = json.loads((out / "results.json").read_text())["claims"]
+    assert [line.split(":")[0] for line in said["claims"].splitlines()] == [f"* {row['id']}" for row in claims]
+    assert "    steps: 50" in said["settings"].splitlines()
 
 
 @pytest.mark.slow
@@ -93,7 +104,7 @@ def test_killed_run_resumes_to_the_same_result(run, data):
     """A run killed after a checkpoint resumes to the bitwise result of the uninterrupted `run`, also on one device."""
     out, one_device = data / "killed", {"JAX_NUM_CPU_DEVICES": "1"}
     argv = arguments(
-        data, "--seeds", "[3,0]", "--steps", 50, "--out", out, "--checkpoint_every", "0.01", "--tensorboard", "true"
+        data, "--seeds", "[3,0]", "--steps", 50, "--out", out, "--checkpoint_every", "0.01", "--tracker", "tensorboard"
     )
     process = start(*argv, script=TEXT_SCRIPT, env=one_device)
     assert wait_until(
@@ -208,7 +219,7 @@ def test_untied_models_from_equal_tables_join_the_run(run, data, launched, tmp_p
     """The two arms of `run` are trained as before; the third starts as the tied one, and its tables then part."""
     out = tmp_path / "run"
     argv = arguments(
-        data, "--seeds", "[3,0]", "--steps", 50, "--equal_tables_arm", "true", "--tensorboard", "true", "--out", out
+        data, "--seeds", "[3,0]", "--steps", 50, "--equal_tables_arm", "true", "--tracker", "tensorboard", "--out", out
     )
     assert launched(argv) == 0
     recorded, wanted = metrics(out), metrics(run[0])
@@ -225,14 +236,14 @@ def test_untied_models_from_equal_tables_join_the_run(run, data, launched, tmp_p
     np.testing.assert_allclose(rows["equal-tables/tie"]["differences"], loss[1] - loss[2], rtol=1e-6)
     assert (out / "figures" / "equal_tables.png").exists()
     assert "a third time untied from equal tables" in (out / "report.html").read_text()
-    assert len(os.listdir(out / "events")) == 6
+    assert {"train_loss/untied-equal/seed-0", "validation_loss/untied-equal"} <= points(out / "events").keys()
 
 
 @pytest.mark.slow
 def test_members_untie_during_training(data, launched, tmp_path):
     """A member tied until step 20 of 40 has one table before and two after; results and report show the untie curve."""
     out = tmp_path / "run"
-    untying = ["--untie_at", "[0., 20, 1.]", "--untie_policy", "split", "--record_every", 10, "--tensorboard", "true"]
+    untying = ["--untie_at", "[0., 20, 1.]", "--untie_policy", "split", "--record_every", 10, "--tracker", "tensorboard"]
     assert launched(arguments(data, *untying, "--seeds", 1, "--steps", 40, "--out", out)) == 0
     recorded, found = metrics(out), json.loads((out / "results.json").read_text())
     assert recorded["untie_step"].tolist() == [-1, 0, 40, 20]
@@ -247,7 +258,7 @@ def test_members_untie_during_training(data, launched, tmp_path):
     assert {row["id"] for row in found["claims"]} == {
         f"untying-helps/{base}/split" for base in ("tied", "equal", "independent")
     }
-    assert len(os.listdir(out / "events")) == 4
+    assert len([name for name in points(out / "events") if name.startswith("train_loss/") and name.endswith("/seed-0")]) == 4
     page = (out / "report.html").read_text()
     assert "tied, then untied" in page
     assert page.count("data:image/png") == 3

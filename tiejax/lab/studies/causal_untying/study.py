@@ -93,7 +93,7 @@ def run(launched: Launched, console: Console) -> int:
         plots.append(natural_figures.plot_pairs(results["natural"]))
     if (planted := planted_of(arrays, text, steps)) is not None:
         plots = [*planted_figures.plot_all(planted, results), *plots]
-    finish(directory, settings, results, facts, plots, page.page, console)
+    finish(directory, settings, results, facts, plots, page.page, console, launched.tracker)
     return 0
 
 
@@ -163,7 +163,7 @@ def train_all(
     """
     settings, run = trainer.settings, launched.run
     assert run is not None
-    trained: dict[str, Arrays] = {}
+    trained: dict[str, tuple[list[int], Arrays]] = {}
     triggered: dict[str, Any] = {}
     while True:
         parts = run.manifest.all_parts
@@ -172,13 +172,14 @@ def train_all(
             if name not in trained:
                 for stage, cost in costs_of(segments, block).items():
                     trainer.stages.add(stage, cost)
-                trained[name] = train_block(trainer, segments, block, rates)
-                if threshold is not None and len(trained) == 1:
-                    more, triggered = train_triggered(trainer, block, trained[name], rates, threshold)
-                    trained[name] |= more
+                found = train_block(trainer, segments, block, rates)
+                if threshold is not None and not trained:
+                    more, triggered = train_triggered(trainer, block, found, rates, threshold)
+                    found |= more
+                trained[name] = block, found
         seeds_by_part = [seed_list(part) for part in parts]
         seeds = [seed for part in seeds_by_part for seed in part]
-        arrays, looks = join_blocks(list(trained.values())), looks_done(settings, [len(part) for part in seeds_by_part])
+        arrays, looks = join_blocks([*trained.values()], seeds), looks_done(settings, [len(part) for part in seeds_by_part])
         if next_seeds(launched, console, looks, lambda: growing(arrays, seeds, trainer, looks)) is None:  # noqa: B023
             return arrays, looks, triggered
 

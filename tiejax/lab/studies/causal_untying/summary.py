@@ -13,15 +13,18 @@ from tiejax.lab.studies.causal_untying.train import Arrays, Tried
 TUNED: tuple[plan.Class, ...] = ("tied", "untied")
 
 
-def join_blocks(blocks: Sequence[Arrays]) -> Arrays:
-    """Return the arrays of all blocks, joined along the seeds; a field that some blocks lack has the seeds of the others."""
-    fields = dict.fromkeys(field for block in blocks for field in block)
-    for field in fields:
-        has = [field in block for block in blocks]
-        assert has == sorted(has, reverse=True), f"{field}: blocks that have it come after one that has not"
+def join_blocks(blocks: Sequence[tuple[Sequence[int], Arrays]], seeds: Sequence[int]) -> Arrays:
+    """Return the arrays of all blocks, joined along the seeds.
+
+    blocks: the seeds of each block, and its arrays. seeds: those of the run; a field that some blocks lack has the first of
+    them.
+    """
     whole = {}
-    for field in fields:
-        values = [block[field] for block in blocks if field in block]
+    for field in dict.fromkeys(field for _, arrays in blocks for field in arrays):
+        having = [block for block, arrays in blocks if field in arrays]
+        first = [seed for block in having for seed in block]
+        assert first == list(seeds[: len(first)]), f"{field}: has the seeds {first}"
+        values = [arrays[field] for _, arrays in blocks if field in arrays]
         if field.endswith("step"):
             assert all(np.array_equal(values[0], other) for other in values), field
         whole[field] = values[0] if field.endswith("step") else np.concatenate(values)

@@ -97,7 +97,7 @@ class Trainer(NamedTuple):
         ensemble = dataclasses.replace(self.ensemble(objective, arm, first, last), start_from=state)
         different = list(dict.fromkeys(members.rates))
         conditions = [different.index(rate) for rate in members.rates]
-        trained = self.stages.train(stage, ensemble, members.seeds, conditions)
+        trained = self.stages.train(stage, ensemble, members.seeds, conditions, first=first)
         arrays = records_of(trained.records, first)
         final = trained.members.state
         if segment.final:

@@ -9,7 +9,8 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import duration, number
 
-TEMPLATE = Path(__file__).with_name("checkpoint_page.html.j2")
+PACKAGE, TEMPLATE = "tiejax.lab.studies.diagnosis", "checkpoint_page.html.j2"
+UNCOUNTED = "unknown: some shards were not downloaded, and their headers could not be read from the hub"
 CONFOUNDS = (
     "A diagnosis describes two tables after one training run. It does not show how the other choice would train: if the answer "
     "matters, train both with several seeds.",
@@ -49,7 +50,7 @@ def _stored(results: Mapping[str, Any]) -> dict[str, str]:
     return {
         "checkpoint": results["checkpoint"],
         "family": f"{results['family'] or 'unknown'} (model_type {results['model_type']}; {architecture})",
-        "parameters stored": f"{results['parameters']:,}",
+        "parameters stored": UNCOUNTED if results["parameters"] is None else f"{results['parameters']:,}",
         "input table": _table_words(results["tables"]["input"]),
         "output table": _table_words(results["tables"]["output"]),
         "tied": fact,
@@ -163,6 +164,7 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: st
         figures=pictures,
         numbers=numbers(results),
         reproduce=reproduction(facts, settings_text),
+        package=PACKAGE,
         template=TEMPLATE,
         confounds=[*results["notes"], *CONFOUNDS],
     )

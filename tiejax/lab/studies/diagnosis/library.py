@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
-from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.diagnosis.open_run import open_run
@@ -74,7 +73,7 @@ def diagnose(
         ).resolved()
         if is_run(settings.folder):
             return diagnose_run(open_run(settings, Console(silent=True)), settings)
-        return diagnose_checkpoint(whole_folder(os.fspath(folder)), settings.options)[0]
+        return diagnose_checkpoint(os.fspath(folder), settings.options)[0]
     except BadInput as error:
         # Messages for the command line spell the settings as flags.
         raise DiagnosisError(re.sub(r"(?<![\w/-])--(?=[a-z])", "", str(error))) from None

@@ -8,7 +8,6 @@ import numpy as np
 
 from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
 from tiejax.checkpoints.diagnose.verdict import verdict
-from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
@@ -73,7 +72,7 @@ def _of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
     try:
         with console.preparing() as progress:
             results, arrays = diagnose_checkpoint(
-                whole_folder(settings.checkpoint or ""),
+                settings.checkpoint or "",
                 settings.options,
                 progress,
                 lambda error: console.warn(f"the report shows token ids only: {_as_options(error)}"),

@@ -301,7 +301,7 @@ STUDY = Study(
     run=_run,
     sizes=sizes,
     prepare=_prepare,
-    may_change=("checkpoint_every", "data_dir", "mesh"),
+    may_change=("checkpoint_every", "data_dir", "mesh", "tracker"),
     single_process=True,
     # As for text_mlm: CPU devices share a member only if --mesh says so.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.trained_seeds) % cores() == 0,

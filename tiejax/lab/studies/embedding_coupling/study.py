@@ -66,7 +66,7 @@ def run(launched: Launched, console: Console) -> int:
         {"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": stages.timing}
     )
     drawn = figures.plot_all(body, settings.every_shape, metrics)
-    finish(directory, settings, results, facts, drawn, page.page, console)
+    finish(directory, settings, results, facts, drawn, page.page, console, launched.tracker)
     return 0
 
 

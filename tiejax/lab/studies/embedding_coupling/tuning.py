@@ -129,7 +129,10 @@ class Tuning(NamedTuple):
         ensemble = fine_tuning.build_ensemble(
             objective, recipe, task.feed, seeds, members.runs, start, members.rates, self.mesh
         )
-        params = self.stages.train(stage, ensemble, seeds, members.runs).members.state.params
+        arms = [f"{name}/rate-{rate:g}" for rate in dict.fromkeys(members.rates[0].tolist()) for name in encoders.by_start]
+        arms = arms if repeats > 1 else list(encoders.by_start)
+        names = [f"{seed}/run-{run}" if run < UNREPORTED else str(seed) for seed, run in zip(seeds, members.runs, strict=True)]
+        params = self.stages.train(stage, ensemble, seeds, members.runs, arms, names).members.state.params
 
         def measure(params: PyTree, rows: Mapping[str, TaskRows]) -> tuple[jax.Array, dict[str, jax.Array]]:
             confusions = {split: objective.confusion(params, batches) for split, batches in rows.items()}

@@ -1,6 +1,6 @@
 """The ensemble of an EXor run: tied and untied members of every seed, and their recorders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import jax
@@ -22,6 +22,7 @@ from tiejax.models.multiset import product_by_sums
 from tiejax.statistics.arms import ARMS
 from tiejax.training import DrawAhead, Ensemble, Recorder, SeedKey
 from tiejax.training.optimizer import TableRecipe
+from tiejax.training.records import Records
 
 # Maximum number of members that a core trains at a time, by engine, provided that their activations fit in its cache. Chosen
 # from measurements (`bench.py exor`).
@@ -210,6 +211,19 @@ def seeds_at_once(settings: Settings, arms: int) -> int | None:
     if jax.default_backend() != "cpu":
         return None
     return max(1, min(MOST_MEMBERS[settings.engine], BYTES_IN_CACHE // sizes.bytes_of_layers(settings)) // arms)
+
+
+def by_split(records: Records) -> Records:
+    """Return records whose exact risks `[record, seed, arm, split]` are fields of their own, such as `cross_entropy/train`."""
+    return {recorder: dict(_fields_by_split(fields)) for recorder, fields in records.items()}
+
+
+def _fields_by_split(fields: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    for field, values in fields.items():
+        if field in ("accuracy", "cross_entropy"):
+            yield from ((f"{field}/{name}", values[..., place]) for place, name in enumerate(SPLITS))
+        else:
+            yield field, values
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:

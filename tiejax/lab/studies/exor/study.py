@@ -25,6 +25,7 @@ from tiejax.lab.studies.exor.dose_response import claims as dose_claims
 from tiejax.lab.studies.exor.ensemble import (
     build_engine,
     build_ensemble,
+    by_split,
     conditions_and_seeds,
     named_arrays,
     training_engine,
@@ -37,7 +38,7 @@ from tiejax.lab.studies.exor.sizes import need
 from tiejax.lab.studies.exor.symbols import Symbols, symbol_names
 from tiejax.lab.studies.exor.task import EXor, split, strings
 from tiejax.lab.studies.exor.trajectories import trajectories
-from tiejax.statistics.arms import select_seeds
+from tiejax.statistics.arms import ARMS, select_seeds
 from tiejax.statistics.claims import Claim, assess_in_looks
 from tiejax.system.json_values import plain
 from tiejax.training.records import Records
@@ -67,7 +68,7 @@ def train_and_report(
     on_disk = need(settings).disk > 0
     scratch = directory.path if on_disk and directory is not None else None
     test = functools.partial(test_claims, scratch=scratch)
-    trained = train_parts(launched, console, stop, build_ensemble, conditions_and_seeds, test, on_disk, series)
+    trained = train_parts(launched, console, stop, build_ensemble, conditions_and_seeds, test, ARMS, on_disk, series, by_split)
     if trained is None:
         return 130
     if directory is None:
@@ -98,7 +99,7 @@ def train_and_report(
         }
     )
     write_page = page.page if settings.doses is None else dose_page.page
-    finish(directory, launched.settings, results, facts, plots, write_page, console)
+    finish(directory, launched.settings, results, facts, plots, write_page, console, launched.tracker)
     return 0
 
 

@@ -58,6 +58,7 @@ def run(launched: Launched, console: Console) -> int:
     # The results of a variant are files of this run too: it is not whole if they change.
     directory.add([Path(own.out or "", RESULTS) for own in settings.by_variant.values()])
     report = leave(directory, settings, results, facts, variants_figures.plot_all(results), variants_page.page)
+    launched.tracker.end(results["claims"])
     console.claims(results["claims"])
     console.result(f"report: {report}")
     return 0
@@ -109,7 +110,8 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
     ready = prepare(STUDY, request, launched.first, alone=jax.process_count() == 1)._replace(command=launched.command)
     if launched.first:
         ready = claim(STUDY, ready)
-    return study.train_and_report(ready, console, stop, write_environment(ready), series)
+    with ready.tracker:
+        return study.train_and_report(ready, console, stop, write_environment(ready), series)
 
 
 def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:

@@ -75,11 +75,13 @@ def run_job(
     resume: bool = False,
     stop_requested: Callable[[], bool] = lambda: False,
     on_steps: Callable[[int, float], None] = lambda steps, seconds: None,
+    on_saved: Callable[[Records], None] = lambda records: None,
     checkpoint_s: float = 30.0,
 ) -> tuple[Records, PyTree] | None:
     """Train a model; return its records (see `Log`) and the parameters of its best step on the host, or None if stopped.
 
-    on_steps: progress callback, called with a number of new steps and the seconds they took.
+    on_steps: progress callback, called with a number of new steps and the seconds they took. on_saved: called with the records
+    of every checkpoint, including the one from which training resumes.
     """
     assert settings.steps is not None
     saved, log = first_state(layered, settings, job), Log()
@@ -87,6 +89,7 @@ def run_job(
         step, saved, records = restored
         log = Log(records)
         on_steps(step, 0.0)
+        on_saved(log.arrays())
     model = _Model.from_host(layered, settings, job, data, saved, log)
     model.prepare()
     saved_at = time.perf_counter()
@@ -95,6 +98,7 @@ def run_job(
         stopping, ended = stop_requested(), model.step == settings.steps
         if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
             checkpoints.save(model.step, model.to_host(), log.arrays())
+            on_saved(log.arrays())
             saved_at = time.perf_counter()
         if stopping and not ended:
             return None

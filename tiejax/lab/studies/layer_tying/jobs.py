@@ -4,6 +4,7 @@ With more accelerators than models, groups of devices train a model together.
 """
 
 import concurrent.futures
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,11 +18,12 @@ from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.trackers import Tracker
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import files
 from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
 from tiejax.lab.studies.layer_tying.model import build
-from tiejax.lab.studies.layer_tying.records import Records
+from tiejax.lab.studies.layer_tying.records import Records, points_of
 from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Settings
 from tiejax.lab.studies.layer_tying.text import Text, build_data
 from tiejax.models import TABLE_PATHS
@@ -57,10 +59,12 @@ class Jobs:
     process. compile_s, train_s: seconds that this process spent compiling (summed over devices) and training.
     """
 
-    def __init__(self, settings: Settings, text: Text, directory: RunDirectory, resume: bool, console: Console) -> None:
+    def __init__(
+        self, settings: Settings, text: Text, directory: RunDirectory, resume: bool, console: Console, tracker: Tracker
+    ) -> None:
         assert settings.steps is not None
         self._settings, self._text, self._directory = settings, text, directory
-        self._resume, self._console = resume, console
+        self._resume, self._console, self._tracker = resume, console, tracker
         self._stop: Callable[[], bool] = lambda: False
         self._lock = threading.Lock()  # guards all fields below
         self._models = [(method, seed) for method in settings.names for seed in settings.seed_list]
@@ -137,6 +141,7 @@ class Jobs:
                 resume=self._resume,
                 stop_requested=self._stop,
                 on_steps=self._count,
+                on_saved=functools.partial(self._track, model),
                 checkpoint_s=settings.checkpoint_every,
             )
         except training.CheckpointMismatch as error:
@@ -150,6 +155,11 @@ class Jobs:
         with self._lock:
             self.done += steps
             self.here += steps if seconds else 0
+
+    def _track(self, model: ModelName, records: Records) -> None:
+        """Send what a model has recorded so far to the tracker."""
+        if self._tracker.tracks:
+            self._tracker.add(name_of(model), points_of(records, *model, self._settings.k))
 
     def _keep(self, model: ModelName, records: Records, params: object) -> None:
         """Write the files of a trained model and print its result; the records come last and mark the model as finished."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.runs.trackers import series_name
 from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
 
 Records = dict[str, dict[str, np.ndarray]]  # group -> name -> rows
@@ -35,6 +36,29 @@ class Log:
     def arrays(self) -> Records:
         """Return all rows as arrays `[row, ...]`."""
         return {group: {name: np.array(values) for name, values in fields.items()} for group, fields in self._rows.items()}
+
+
+def points_of(records: Records, method: str, seed: int, k: int) -> dict[int, dict[str, float]]:
+    """Return the points that a tracker shows of a model: number of trained steps -> series -> value.
+
+    k: steps per action of an agent.
+    """
+    rows = {
+        "train_loss": (records["step"]["loss"], 1 + np.arange(len(records["step"]["loss"]))),
+        "distinct_layers": (records["step"]["distinct"], 1 + np.arange(len(records["step"]["distinct"]))),
+        "validation_loss": (records["validation"]["loss"], records["validation"]["step"]),
+    }
+    if "action" in records:
+        # The last action of a run may be followed by fewer steps.
+        rows["reward"] = (
+            records["action"]["reward"],
+            np.minimum(k * (1 + np.arange(len(records["action"]["reward"]))), len(rows["train_loss"][0])),
+        )
+    points: dict[int, dict[str, float]] = {}
+    for name, (values, steps) in rows.items():
+        for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+            points.setdefault(step, {})[series_name(name, method, f"seed-{seed}")] = value
+    return dict(sorted(points.items()))
 
 
 def metrics_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -> dict[str, np.ndarray]:

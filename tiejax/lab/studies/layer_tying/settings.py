@@ -228,7 +228,7 @@ STUDY = Study(
     run=_run,
     sizes=sizes,
     prepare=_prepare,
-    may_change=("checkpoint_every", "data_dir"),
+    may_change=("checkpoint_every", "data_dir", "tracker"),
     single_process=True,
     # One device that uses all cores is faster for fewer models than cores, since CPU devices do not share a model.
     device_a_core=lambda settings: len(settings.names) * len(settings.seed_list) >= cores(),

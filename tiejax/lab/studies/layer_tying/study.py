@@ -28,7 +28,7 @@ def run(launched: Launched, console: Console) -> int:
     model = facts_of_model(settings, text.streams.vocabulary)
     announce(settings, text, model["parameters_untied"], console)
 
-    jobs = Jobs(settings, text, directory, launched.switches["resume"], console)
+    jobs = Jobs(settings, text, directory, launched.switches["resume"], console, launched.tracker)
     with console:
         jobs.run(jax.devices(), stop)
     if jobs.stopped:
@@ -49,7 +49,7 @@ def run(launched: Launched, console: Console) -> int:
             "timing": timing_of(jobs.compile_s, jobs.train_s if jobs.here else 0.0, jobs.here),
         }
     )
-    finish(directory, settings, results, facts, figures.plot_all(runs, findings), page.page, console)
+    finish(directory, settings, results, facts, figures.plot_all(runs, findings), page.page, console, launched.tracker)
     return 0
 
 

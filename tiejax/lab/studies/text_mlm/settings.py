@@ -91,8 +91,10 @@ class Settings(
             (default: as many as the seeds leave idle; on CPUs 1, since collectives between CPU devices can deadlock). Affects
             results only through rounding and through the values that dropout drops. For initialisation and checkpoints a
             member must still fit on one device
-        tensorboard: also write TensorBoard event files, to events/ in the run directory
     """
+
+    # Fields of earlier versions, name -> (name now, value -> value now). Not annotated: it is no setting.
+    RENAMED = {"tensorboard": ("tracker", {True: "tensorboard", False: "none"})}  # noqa: RUF012, a constant
 
     max_length: int = 128
     min_length: int = 4
@@ -118,7 +120,6 @@ class Settings(
     validate_every: int | Literal["epoch"] = 250
     validation_batches: int | Literal["all"] = 16
     mesh: int | None = None
-    tensorboard: bool = False
 
     def resolved(self) -> "Settings":
         """Return the settings with every default filled in; raises BadInput if they are invalid."""
@@ -212,7 +213,7 @@ STUDY = Study(
     run=_run,
     sizes=sizes,
     prepare=_prepare,
-    may_change=("checkpoint_every", "data_dir", "mesh"),
+    may_change=("checkpoint_every", "data_dir", "mesh", "tracker"),
     # One device per core is faster if the members divide evenly among the cores, otherwise one device that uses all cores.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.seed_list) % cores() == 0,
     huge_pages=True,

@@ -1,5 +1,6 @@
 """Masked-LM pre-training on text with planted twins, tied against untied (Bertolotti and Cazzola, ICML 2024)."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +17,9 @@ from tiejax.lab.runs.train import begin, timing, train, warn_of_deadlock
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.text_mlm import claims, figures, page, untie_page
 from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, names_of_arms, reach
-from tiejax.lab.studies.text_mlm.records import named_arrays, open_event_files
+from tiejax.lab.studies.text_mlm.records import named_arrays, with_distances
 from tiejax.lab.studies.text_mlm.settings import Settings
-from tiejax.lab.studies.text_mlm.text import Text
+from tiejax.lab.studies.text_mlm.text import Text, pairs_of
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.statistics import untie_curve
 from tiejax.statistics.arms import diverged_members, select_seeds
@@ -36,12 +37,13 @@ def run(launched: Launched, console: Console) -> int:
     check_texts_agree(text)
     stop, facts = begin(launched, console)
     arms = arms_of(settings, plan)
-    models = len(names_of_arms(settings, plan)) * len(settings.seed_list)
+    names = names_of_arms(settings, plan)
+    models = len(names) * len(settings.seed_list)
     announce(settings, text, plan, models, console)
 
     ensemble = build_ensemble(settings, text, plan)
-    with open_event_files(settings, directory, text, arms) as write_events:
-        trained = train(ensemble, settings.seed_list, launched, console, stop, models, on_records=write_events)
+    tracked = functools.partial(with_distances, pairs=pairs_of(text)[1])
+    trained = train(ensemble, settings.seed_list, launched, console, stop, models, names, tracked=tracked)
     if not trained.finished:
         return 130
     if directory is None:
@@ -61,7 +63,9 @@ def run(launched: Launched, console: Console) -> int:
             "timing": timing_on_text(trained, models, plan),
         }
     )
-    finish(directory, settings, results, facts, plots, page.page if arms is None else untie_page.page, console)
+    finish(
+        directory, settings, results, facts, plots, page.page if arms is None else untie_page.page, console, launched.tracker
+    )
     return 0
 
 

@@ -110,6 +110,6 @@ STUDY = Study(
     ),
     run=_run,
     sizes=sizes,
-    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops"),
+    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops", "tracker"),
     appends=True,
 )

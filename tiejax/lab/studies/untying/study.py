@@ -16,7 +16,7 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, train_parts
 from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
-from tiejax.lab.studies.exor.ensemble import conditions_and_seeds
+from tiejax.lab.studies.exor.ensemble import by_split, conditions_and_seeds
 from tiejax.lab.studies.exor.outcomes import solves
 from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import split
@@ -39,14 +39,16 @@ def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
     stop, facts = begin(launched, console)
-    seeds, arms = counted(settings.number_of_seeds, "seed"), len(settings.untie_arms.step)
+    seeds, arms = counted(settings.number_of_seeds, "seed"), settings.untie_arms.names
     console.say(
         f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: "
-        f"{'at most ' if settings.until else ''}{seeds} x {arms} arms, {settings.steps:,} steps, {settings.engine} engine on "
-        f"{jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
+        f"{'at most ' if settings.until else ''}{seeds} x {len(arms)} arms, {settings.steps:,} steps, "
+        f"{settings.engine} engine on {jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )
     on_disk = need(settings).disk > 0
-    trained = train_parts(launched, console, stop, build_ensemble, conditions_and_seeds, test_claims, on_disk)
+    trained = train_parts(
+        launched, console, stop, build_ensemble, conditions_and_seeds, test_claims, arms, on_disk, tracked=by_split
+    )
     if trained is None:
         return 130
     if directory is None:
@@ -73,7 +75,7 @@ def run(launched: Launched, console: Console) -> int:
             "timing": trained.timing,
         }
     )
-    finish(directory, launched.settings, results, facts, plots, page, console)
+    finish(directory, launched.settings, results, facts, plots, page, console, launched.tracker)
     return 0
 
 
