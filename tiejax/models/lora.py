@@ -60,9 +60,7 @@ def adapted(weights: PyTree, adaptation: PyTree) -> PyTree:
         weights: weights of one layer, kernels `[inputs, outputs]` and vectors `[n]`.
         adaptation: of this layer, without the leading axis of `initial`.
     """
-    leaves, structure = jax.tree.flatten(weights)
-    changes = structure.flatten_up_to(adaptation)
-    return structure.unflatten([_adapted_leaf(leaf, change) for leaf, change in zip(leaves, changes, strict=True)])
+    return jax.tree.map(_adapted_leaf, weights, adaptation)
 
 
 def _adapted_leaf(leaf: jax.Array, change: Any) -> jax.Array:
