@@ -28,6 +28,12 @@ def test_transformer(layers, width, feed_forward, norm_first):
     assert counts.transformer(layers, width, feed_forward, norm_first) == number_of(shapes_of(model, 3, width))
 
 
+@pytest.mark.parametrize("rank", [0, 1, 3, 100])
+def test_low_rank_adaptation(rank):
+    model = models.Transformer(3, 8, 2, 12, norm_first=True, stack_size=1, lora_rank=rank)
+    assert counts.lora(3, 8, 12, rank) == number_of(shapes_of(model, 3, 8).get("lora", ()))
+
+
 @pytest.mark.parametrize(("layers", "width", "hidden"), [(1, 4, 8), (2, 4, 8), (4, 5, 3)])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_lstm(layers, width, hidden, bidirectional):

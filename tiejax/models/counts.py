@@ -29,6 +29,13 @@ def transformer(layers: int, width: int, feed_forward: int, norm_first: bool = F
     return layers * transformer_layer(width, feed_forward) + norm_first * norm(width)
 
 
+def lora(layers: int, width: int, feed_forward: int, rank: int) -> int:
+    """Return the number of parameters of the low-rank adaptation of `layers` layers (`models.lora`), 0 for rank 0."""
+    kernels = (width, 3 * width), (width, width), (width, feed_forward), (feed_forward, width)
+    vectors = transformer_layer(width, feed_forward) - layer_matrices(width, feed_forward)
+    return layers * (sum(min(rank, *kernel) * sum(kernel) for kernel in kernels) + vectors) if rank else 0
+
+
 def gpt2(vocabulary: int, layers: int, width: int, feed_forward: int, context: int, tied: bool) -> int:
     """Return the number of parameters of GPT-2 with `layers` distinct layers, a tied table counted once."""
     return (2 - tied) * vocabulary * width + context * width + transformer(layers, width, feed_forward, norm_first=True)

@@ -27,6 +27,8 @@ def build(
     padding: int | None = None,
     dtype: Any = None,
     embed_width: int | None = None,
+    lora_rank: int = 0,
+    residual_scale: float = 0.0,
 ) -> LanguageModel:
     """Return a pre-LN transformer with learned positions and a final LayerNorm, rematerialised layer by layer.
 
@@ -48,6 +50,8 @@ def build(
         padding: as in `LanguageModel`.
         dtype: dtype of the computation (default: that of the parameters).
         embed_width: width of the input table and the positions, which a linear map takes to `width` (default: `width`, no map).
+        lora_rank: rank of the low-rank adaptation of each layer, as in `Transformer`.
+        residual_scale: as in `Transformer`.
     """
     encoder = Transformer(
         layers=layers,
@@ -59,6 +63,8 @@ def build(
         identical_layers=False,
         rematerialise=True,
         norm_first=True,
+        lora_rank=lora_rank,
+        residual_scale=residual_scale,
         causal=causal,
         kernel_std=STD,
         residual_std=STD / math.sqrt(2 * layers),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
+from tiejax.models import lora
 from tiejax.models.attention import attend
 from tiejax.models.dropout import Dropout
 from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm, linear, uniform
@@ -57,10 +58,12 @@ class EncoderLayer(nn.Module):
         position: Int[Array, "batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
+        scale: Float[Array, ""] | None = None,
     ) -> Float[Array, "batch queries width"]:
         """Return the layer's output at every position, or at one `position` of each sequence.
 
-        segments: segment number of each position; positions see only their own segment (default: all positions).
+        segments: segment number of each position; positions see only their own segment (default: all positions). scale: factor
+            of both updates of x, x + scale attention(x) and x + scale W_2 act(W_1 x) (default: 1).
         """
         attention_norm = layer_norm("attention_norm", dtype=self.dtype, epsilon=self.norm_epsilon)
         feed_forward_norm = layer_norm("feed_forward_norm", dtype=self.dtype, epsilon=self.norm_epsilon)
@@ -71,10 +74,10 @@ class EncoderLayer(nn.Module):
             x = jnp.einsum("bl,blw->bw", chosen, x)[:, None]
             query = jnp.einsum("bl,blhc->bhc", chosen, query)[:, None]
         mask, causal = visible(key.shape[1], position, segments, self.causal), self.causal and position is None
-        x = x + self._attention(query, key, value, mask, causal, deterministic)
+        x = x + scaled(self._attention(query, key, value, mask, causal, deterministic), scale)
         x = x if self.norm_first else attention_norm(x)
 
-        x = x + self._feed_forward(feed_forward_norm(x) if self.norm_first else x, deterministic)
+        x = x + scaled(self._feed_forward(feed_forward_norm(x) if self.norm_first else x, deterministic), scale)
         return x if self.norm_first else feed_forward_norm(x)
 
     def _project(self, x: Float[Array, "batch length width"]) -> Float[Array, "3 batch length heads size"]:
@@ -121,6 +124,11 @@ class EncoderLayer(nn.Module):
         return linear(fan_in, features, name, self.dtype) if std is None else self._dense(features, name, None, std)
 
 
+def scaled(update: jax.Array, scale: jax.Array | None) -> jax.Array:
+    """Return an update of the residual stream times `scale`, in the dtype of the update."""
+    return update if scale is None else update * scale.astype(update.dtype)
+
+
 def visible(
     length: int, position: Int[Array, "batch"] | None, segments: Integer[Array, "batch length"] | None, causal: bool
 ) -> Bool[Array, "#batch 1 queries length"] | None:
@@ -141,12 +149,15 @@ def visible(
 class Use(NamedTuple):
     """How a layer, or each of several layers, is applied.
 
-    layer: the layer's index. reads: the slot of the stack with its weights. sends: whether it sends them gradient.
+    layer: the layer's index. reads: the slot of the stack with its weights. sends: whether it sends them gradient. scale:
+    factor of its updates of the residual stream, or None. adaptation: the layer's low-rank adaptation (`lora`), or None.
     """
 
     layer: Int32[Array, "*layers"]
     reads: Int32[Array, "*layers"]
     sends: Bool[Array, "*layers"]
+    scale: Float[Array, "*layers"] | None = None
+    adaptation: Any = None
 
 
 class Transformer(nn.Module):
@@ -168,6 +179,9 @@ class Transformer(nn.Module):
             for each use of a layer are stored, which suits deep stacks. Otherwise layers are unrolled, which is faster for few
             layers (by 45 % for two layers of width 32 in an ensemble of 64).
         norm_first: Pre-LN layers and a final LayerNorm.
+        lora_rank: Rank of the low-rank adaptation that each layer adds to the weights that it shares (`lora`; default: none).
+        residual_scale: Power of N, the number of layers that use the same slot, by which the updates of the residual stream are
+            multiplied: 0 (x + f(x)), -1 (x + f(x) / N) or -1/2.
         causal, kernel_std, residual_std, hidden_dropout, attention_dropout, norm_epsilon, dtype: See `EncoderLayer`.
     """
 
@@ -181,6 +195,8 @@ class Transformer(nn.Module):
     stack_size: int | None = None
     rematerialise: bool = False
     norm_first: bool = False
+    lora_rank: int = 0
+    residual_scale: float = 0.0
     causal: bool = False
     kernel_std: float | None = None
     residual_std: float | None = None
@@ -206,7 +222,8 @@ class Transformer(nn.Module):
         every_layer: return x and the output of every layer, `[layers + 1, batch, length, width]`; the final LayerNorm of a
             pre-LN stack is applied only to the last.
         """
-        apply = self._apply_layer(self._stack(x), sends is not None, segments, deterministic)
+        stack = self._stack(x)
+        apply = self._apply_layer(stack, sends is not None, segments, deterministic)
 
         def at_every_position(x: jax.Array, use: Use) -> tuple[jax.Array, jax.Array | None]:
             x = apply(x, use, None)
@@ -217,7 +234,8 @@ class Transformer(nn.Module):
 
         every = jnp.arange(self.layers, dtype=jnp.int32)
         reads = every if owner is None else jnp.asarray(owner)
-        uses = Use(every, reads, jnp.ones(self.layers, bool) if sends is None else jnp.asarray(sends))
+        all_send = jnp.ones(self.layers, bool) if sends is None else jnp.asarray(sends)
+        uses = Use(every, reads, all_send, self._scale(reads), self._adaptation(stack))
         if every_layer:
             encoded, states = self._scan(at_every_position, x, uses)
             if self.norm_first:
@@ -269,6 +287,19 @@ class Transformer(nn.Module):
         # An existing stack cannot go through `self.param`, which rejects sizes other than that of `init`: ties change the size.
         return self.get_variable("params", "layers") if self.has_variable("params", "layers") else self.param("layers", init)
 
+    def _scale(self, reads: Int32[Array, "layers"]) -> Float[Array, "layers"] | None:
+        """Return the factor of each layer's updates of the residual stream, or None if all are 1."""
+        if not self.residual_scale:
+            return None
+        uses = jnp.sum(reads[:, None] == reads[None], axis=1)
+        return uses.astype(jnp.float32) ** self.residual_scale
+
+    def _adaptation(self, stack: Any) -> Any:
+        """Return the low-rank adaptation of all layers, leaves [layers, ...]: the given or an initial one; None without."""
+        if not self.lora_rank:
+            return None
+        return self.param("lora", lora.initial, stack, self.layers, self.lora_rank)
+
     def _apply_layer(
         self, stack: Any, gated: bool, segments: Integer[Array, "batch length"] | None, deterministic: bool
     ) -> Callable[[jax.Array, Use, jax.Array | None], jax.Array]:
@@ -280,8 +311,10 @@ class Transformer(nn.Module):
             weights = jax.tree.map(lambda leaf: jnp.asarray(leaf)[use.reads], stack)
             if gated:
                 weights = jax.tree.map(lambda leaf: jnp.where(use.sends, leaf, jax.lax.stop_gradient(leaf)), weights)
+            if use.adaptation is not None:
+                weights = lora.adapted(weights, use.adaptation)
             rngs = None if dropout_key is None else {"dropout": jax.random.fold_in(dropout_key, use.layer)}
-            return jnp.asarray(layer.apply({"params": weights}, x, position, segments, deterministic, rngs=rngs))
+            return jnp.asarray(layer.apply({"params": weights}, x, position, segments, deterministic, use.scale, rngs=rngs))
 
         return apply
 
