@@ -34,10 +34,15 @@ def _control_group_limits(root: Path) -> Iterator[int]:
 
 
 def _address_space_limit() -> Iterator[int]:
+    if (limit := address_space()) is not None:
+        yield limit
+
+
+def address_space() -> int | None:
+    """Return the limit of this process's address space in bytes (`ulimit -v`), None without a limit."""
     try:
         import resource
     except ImportError:  # not available on all systems
-        return
+        return None
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        yield limit
+    return None if limit == resource.RLIM_INFINITY else limit

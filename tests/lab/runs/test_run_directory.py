@@ -166,6 +166,21 @@ open_study(STUDY)
     assert not (here / "run").exists()
 
 
+def test_an_address_space_too_small_for_jax_is_refused(here):
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+from tiejax.lab.runs.launch import open_study
+from tiejax.lab.studies.exor.settings import STUDY
+open_study(STUDY)
+"""
+    ended = end(start_python("-c", code, "--seeds", "2", "--steps", "5", "--out", "run", cwd=here))
+    assert ended.status == 2, ended
+    (line,) = ended.err.splitlines()
+    assert "ulimit -v: jax needs an address space of 2.10 GiB" in line
+    assert not (here / "run").exists()
+
+
 def test_resume_takes_the_configuration_of_the_run(here):
     make_run(here / "run", steps=50, bits=4, seeds=[3, 7], variant="dh")
     # The current path: a run directory may have been moved.

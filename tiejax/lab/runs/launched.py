@@ -7,7 +7,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import settings_of
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.settings.sizes import check_disk, check_memory
+from tiejax.lab.settings.sizes import check_address_space, check_disk, check_memory
 from tiejax.lab.settings.study import Study
 
 
@@ -44,6 +44,7 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
         Console(switches["quiet"]).warn(f"damaged or missing, to be written again: {', '.join(damage)} in {request.out}")
     if first:
         trackers.check(getattr(settings, "tracker", "none"))
+    check_address_space()
     if study.sizes is not None:
         check_memory(settings, study.sizes.need, study.sizes.OPTIONS, alone=alone)
         if first:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tiejax.lab.settings.command_line import MOST_SEEDS, BadInput
-from tiejax.system.memory import machine_memory
+from tiejax.system.memory import address_space, machine_memory
 from tiejax.system.visible import cut
 
 UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 FLOAT = INDEX = 4  # bytes of a float32 and of an int32
+ADDRESS_SPACE = 2_250_000_000  # of a small run with jax 0.10 on Linux: it ends with 2.5 GB, and is aborted with 2.0 GB
 MOMENTS = 2  # of Adam, for each parameter
 WINDOW = 64  # steps whose batches are read ahead
 STATE = (1 + MOMENTS) * FLOAT  # bytes of a parameter with its moments
@@ -164,6 +165,16 @@ def check_memory(
     raise BadInput(
         f"{named}: the run needs at least {in_units(need.total)} ({need.in_words()}), this machine has {in_units(memory)}"
     )
+
+
+def check_address_space() -> None:
+    """Raise BadInput if the address space of this process is too small for jax, whose C++ code would end the process."""
+    limit = address_space()
+    if limit is not None and limit < ADDRESS_SPACE:
+        raise BadInput(
+            f"ulimit -v: jax needs an address space of {in_units(ADDRESS_SPACE)}, this process may use {in_units(limit)}; "
+            "raise the limit, or limit the memory by a control group"
+        )
 
 
 def check_disk(
