@@ -303,6 +303,7 @@ def test_the_page_lists_every_optimizer_once():
         assert set(listed) == set(exported())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(exported()))
 def test_outcome_is_that_of_the_page(name):
     found = outcome(name, TRANSPOSED)

@@ -202,6 +202,7 @@ def with_wide_shard(folder):
     return WIDE + 23 + 2 * values().size
 
 
+@pytest.mark.slow
 def test_diagnose_downloads_the_tables_only(served, tmp_path):
     """The other shard's header alone is read: what a diagnosis of the whole folder finds, and far fewer bytes."""
     folder, environment, handler = served
@@ -218,6 +219,7 @@ def test_diagnose_downloads_the_tables_only(served, tmp_path):
     assert found == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stated", [None, 123_456])
 def test_diagnose_without_a_network_counts_by_the_index(served, tmp_path, stated):
     """Tables in the cache, and no header of the other shard: the index's number of parameters, or none."""
@@ -234,6 +236,7 @@ def test_diagnose_without_a_network_counts_by_the_index(served, tmp_path, stated
     assert ("unknown: some shards were not downloaded" in page) == (stated is None)
 
 
+@pytest.mark.slow
 def test_diagnose_an_unknown_architecture_by_named_tables(served, tmp_path):
     folder, environment, handler = served
     config = {"architectures": ["NewForCausalLM"], "vocab_size": 23}

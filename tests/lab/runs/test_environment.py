@@ -163,6 +163,7 @@ def test_every_command_that_imports_jax_names_them_before_it_writes(tmp_path, li
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_backend_of_matplotlib_in_the_environment_does_not_matter(tmp_path):
     tensors = {"model.embed_tokens.weight": values(), "lm_head.weight": values(seed=1)}
     folder = checkpoint(tmp_path / "c", tensors, {"model_type": "llama"})
