@@ -18,7 +18,6 @@ from experiments.bench.settings import (
     TransferBench,
 )
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.environment import cores
 from tiejax.lab.settings.command_line import CommandLine
 from tiejax.lab.settings.study import Sizes
 from tiejax.lab.studies.causal_untying import sizes as causal_sizes
@@ -26,6 +25,7 @@ from tiejax.lab.studies.embedding_coupling import sizes as coupling_sizes
 from tiejax.lab.studies.exor import sizes as exor_sizes
 from tiejax.lab.studies.layer_tying import sizes as layer_sizes
 from tiejax.lab.studies.text_mlm import sizes as text_sizes
+from tiejax.system.processors import cores
 
 SWITCHES = {"quiet": "print only the path of the results"}
 

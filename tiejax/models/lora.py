@@ -38,11 +38,11 @@ def initial(key: jax.Array, stack: PyTree, layers: int, rank: int) -> PyTree:
     """
     leaves, structure = jax.tree.flatten(stack)
     keys = jax.random.split(key, len(leaves))
-    adapted = [
+    parts = [
         _initial_leaf(key, leaf, layers, rank)
         for key, leaf, rank in zip(keys, leaves, jax.tree.leaves(ranks(stack, rank)), strict=True)
     ]
-    return jax.tree.unflatten(structure, adapted)
+    return jax.tree.unflatten(structure, parts)
 
 
 def _initial_leaf(key: jax.Array, leaf: Any, layers: int, rank: int) -> PyTree:

@@ -5,7 +5,6 @@ import itertools
 import math
 from typing import Any, Literal
 
-from tiejax.lab.runs.environment import cores
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import AdamSettings, PrecisionSettings, RunSettings, TextSettings, with_defaults
@@ -13,6 +12,7 @@ from tiejax.lab.settings.sizes import check_most, check_places, most_of
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.embedding_coupling import sizes
 from tiejax.models.shapes import POSITIONS, Shape
+from tiejax.system.processors import cores
 from tiejax.system.visible import cut
 
 # Small enough for two cores. A small E_in saves about as many parameters as all layers have, as in the paper.

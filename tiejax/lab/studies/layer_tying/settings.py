@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, Literal
 
-from tiejax.lab.runs.environment import cores
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import (
@@ -18,6 +17,7 @@ from tiejax.lab.settings.shared import (
 from tiejax.lab.settings.sizes import check_most, check_places, check_steps
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.layer_tying import sizes
+from tiejax.system.processors import cores
 from tiejax.training.choices import Moments
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, check_maps

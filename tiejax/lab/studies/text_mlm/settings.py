@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, Literal
 
-from tiejax.lab.runs.environment import cores
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import (
@@ -21,6 +20,7 @@ from tiejax.lab.settings.sizes import check_most
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.text_mlm import sizes
 from tiejax.statistics.arms import ARMS
+from tiejax.system.processors import cores
 from tiejax.text import twins as planting
 from tiejax.tying.policies import Policy
 

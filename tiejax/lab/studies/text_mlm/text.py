@@ -81,7 +81,7 @@ def with_twins(settings: Settings, prepared: sentences.Prepared, warn: Callable[
     return Text(vocabulary, twins, train, validation, facts, prepared.tokenizer_file.read_bytes())
 
 
-def plan(settings: Settings, text: Text, devices: int, local: int, platform: str = "gpu") -> StepPlan:
+def plan(settings: Settings, text: Text, devices: int, local: int, platform: str) -> StepPlan:
     """Plan the steps on `devices` devices of `platform`, `local` of them in each process; raises BadInput."""
     try:
         planned = plan_steps(
