@@ -7,7 +7,7 @@ from tiejax.lab.studies.layer_tying.analysis import analyse
 LAYERS, STEPS = 4, 4
 METHODS = ("untied", "agent", "all-one")
 # By number n of distinct layers; parameters, gradients and optimizer state together take 1600 + 160 n bytes.
-SIZES = {
+BY_NUMBER = {
     n: {
         "parameters": 100 + 10 * n,
         "parameter_bytes": 400 + 40 * n,
@@ -18,6 +18,7 @@ SIZES = {
     }
     for n in range(1, 5)
 }
+SIZES = dict.fromkeys((*METHODS, "random-map"), BY_NUMBER)
 TOKENS_PER_WORD = {"validation": 2.0, "test": 1.5}
 AGENT_MAPS = [
     [[0, 0, 0, 0], [0, 0, 2, 0], [0, 0, 2, 0], [0, 1, 2, 0]],

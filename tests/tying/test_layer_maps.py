@@ -16,6 +16,7 @@ from tiejax import tying
         ("cycle", [0, 1, 2, 0, 1, 2]),
         ("cycle-reversed", [0, 1, 2, 2, 1, 0]),
         ("sandwich", [0, 1, 1, 1, 1, 5]),
+        ("middle-cycle", [0, 1, 1, 1, 1, 5]),
         ("reversed-halves", [0, 1, 2, 2, 1, 0]),
     ],
 )
@@ -26,6 +27,7 @@ def test_maps_of_six_layers(name, expected):
 def test_maps_of_twelve_layers():
     assert tying.static_map("cycle-reversed", 12, 3).tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 2, 1, 0]
     assert tying.static_map("sequence", 12, 5).tolist() == [0, 0, 0, 3, 3, 5, 5, 5, 8, 8, 10, 10]
+    assert tying.static_map("middle-cycle", 12, 5).tolist() == [0, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 11]
     assert tying.static_map("reversed-halves", 5, 1).tolist() == [0, 1, 2, 1, 0]
 
 

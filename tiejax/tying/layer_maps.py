@@ -7,7 +7,7 @@ import numpy as np
 from tiejax.tying.errors import TieError
 from tiejax.tying.owner import Owner, check_owner, independent
 
-MAPS = ("untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves")
+MAPS = ("untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "middle-cycle", "reversed-halves")
 
 
 def static_map(name: str, layers: int, distinct: int) -> Owner:
@@ -20,12 +20,14 @@ def static_map(name: str, layers: int, distinct: int) -> Owner:
       Kiyono, arXiv:2104.06022).
     * `sandwich`: the first and the last layer have separate weights, and all layers between them share weights (Subformer, Reid
       et al., arXiv:2101.00234).
+    * `middle-cycle`: the first and the last layer have separate weights, and the layers between them repeat `distinct - 2`
+      layers (at least one) in order (Bae et al., arXiv:2507.10524).
     * `reversed-halves`: the second half repeats the layers of the first half in reverse order.
 
     Args:
         name: The name of the map, one of `MAPS`.
         layers: The number of layers.
-        distinct: The number of distinct layers, for `sequence`, `cycle` and `cycle-reversed`.
+        distinct: The number of distinct layers, for `sequence`, `cycle`, `cycle-reversed` and `middle-cycle`.
 
     Returns:
         The owner vector, int32 `[layers]`.
@@ -47,6 +49,9 @@ def static_map(name: str, layers: int, distinct: int) -> Owner:
         group = np.where(layer < layers - distinct, layer % distinct, layers - 1 - layer)
     elif name == "sandwich":
         group = np.where(layer == 0, 0, np.where(layer == layers - 1, 2, 1))
+    elif name == "middle-cycle":
+        ends = (layer == 0) | (layer == layers - 1)
+        group = np.where(ends, layer, layers + (layer - 1) % max(1, distinct - 2))
     elif name == "reversed-halves":
         group = np.minimum(layer, layers - 1 - layer)
     else:

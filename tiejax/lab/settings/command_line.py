@@ -458,7 +458,7 @@ def _type_name(kind: Any) -> str:
         return f"a list [...], each {_type_name(inner[0])}"
     if origin is dict:
         return f"{{{_type_name(inner[0])}: {_type_name(inner[1])}}}"
-    return {int: "an integer", float: "a number", bool: "true or false", str: "text"}.get(kind, str(kind))
+    return {int: "an integer", float: "a number", bool: "true or false", str: "text", Any: "a value"}.get(kind, str(kind))
 
 
 def differences(before: object, now: object) -> list[str]:

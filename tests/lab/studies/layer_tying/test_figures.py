@@ -11,7 +11,10 @@ from tiejax.lab.studies.layer_tying.analysis import analyse
 def test_figures_show_the_maps_and_every_seed():
     findings, runs = analyse(run(), SIZES, TOKENS_PER_WORD)
     shown = {plot.name: plot.figure for plot in figures.plot_all(runs, findings)}
-    assert list(shown) == ["methods", "map", "learning", "agent", "maps"]
+    assert list(shown) == ["bytes", "methods", "map", "learning", "agent", "maps"]
+    dots = {line.get_label(): line for line in shown["bytes"].axes[0].lines[:3]}
+    np.testing.assert_allclose(dots["agent"].get_ydata(), np.log([4, 4]))
+    np.testing.assert_allclose(dots["agent"].get_xdata(), np.array([520, 440]) / 2**20)
     panels = shown["map"].axes
     assert [panel.get_title() for panel in panels[:2]] == ["seed 3", "seed 5"]
     # Rows are layers, columns episodes.
@@ -42,6 +45,13 @@ def test_layers_have_distinct_colours(layers):
     assert apart.min() > 0.01
     # Neighbours must be distinguishable in small cells.
     assert (np.diag(apart, 1) > 0.1).all()
+
+
+def test_methods_of_almost_equal_bytes_are_drawn_side_by_side():
+    shift = drawing.side_by_side({"a": 100.0, "b": 50.0, "c": 101.0, "d": 103.0})
+    assert shift["b"] == shift["d"] == 1
+    assert shift["a"] * shift["c"] == pytest.approx(1)
+    assert shift["c"] / shift["a"] == pytest.approx(drawing.APART)
 
 
 def test_methods_keep_their_colours_and_differ():

@@ -61,6 +61,8 @@ def test_maps_of_the_methods():
     assert owner_of("mine").tolist() == [0, 0, 2, 2, 2, 0]
     assert owner_of("found-map").tolist() == [0, 1, 0, 1, 4, 5]
     assert len(np.unique(owner_of("random-map"))) == 4
+    variant = Settings(layers=6, heads=2, width=8, distinct=2, variants={"v": {"map": "cycle", "distinct": 3}}).resolved()
+    assert job_of(variant, "v", 0, None).owner.tolist() == [0, 1, 2, 0, 1, 2]
     assert any(not np.array_equal(owner_of("random-map"), owner_of("random-map", seed)) for seed in range(1, 5))
     np.testing.assert_array_equal(owner_of("random-map"), owner_of("random-map"))
     assert len(np.unique(job_of(settings, "random-map", 0, None).owner)) == 2  # no agent is trained

@@ -60,7 +60,7 @@ def page_of(findings, pictures, **changed):
 def test_report_shows_settings_claims_and_tables(analysed, pictures):
     findings = analysed[0]
     html = page_of(findings, pictures)
-    assert html.count('src="picture"') == 5
+    assert html.count('src="picture"') == 6
     for text in (
         "Dynamic layer tying: gpt2, 4 layers of width 128", "wikitext-2", "1,234,567 (987,654 words) for train", "ab12cd",
         "byte-level BPE trained on the corpus, vocabulary 4,096", "2 heads, context 64, dropout 0.2, causal; feed forward 512",
@@ -94,10 +94,10 @@ def test_report_warns_of_excluded_seeds_and_explains_random_maps(analysed, pictu
 def test_one_seed_without_agents(pictures):
     metrics = select_seeds(select_methods(run(), "untied", "all-one"), np.array([True, False]), least_axes=2)
     findings, runs, rows = findings_of(metrics)
-    assert findings["claims"] == []
+    assert [row["id"] for row in findings["claims"]] == ["from-untied/all-one"]
     assert findings["agents"] == {}
     assert rows["untied"]["test_perplexity"] == {"seeds": pytest.approx([8]), "mean": pytest.approx(8), "interval": None}
-    assert [plot.name for plot in figures.plot_all(runs, findings)] == ["methods", "learning", "maps"]
+    assert [plot.name for plot in figures.plot_all(runs, findings)] == ["bytes", "methods", "learning", "maps"]
     html = page_of(findings, [])
     assert "<td>untied</td><td>54.60</td><td>8.00</td><td>22.63</td><td>8.17</td>" in html
     assert "nan" not in html

@@ -41,6 +41,22 @@ def here(monkeypatch, tmp_path):
         ("--methods []", ["--methods: expected at least one of agent"]),
         ("--methods [found-map]", ["--methods: found-map uses the agent's map; add agent"]),
         ("--layers 4 --distinct 5", ["--distinct: expected at most --layers 4, got 5"]),
+        ("--variants '{a: {lora_rank: 2}}'", ["--variants: a: expected fields with a map, such as"]),
+        ("--variants '{a: 3}'", ["--variants: expected {text: {text: a value}}, got 3"]),
+        ("--variants '{a: {map: cycle, rank: 2}}'", ["--variants: a: unknown field 'rank'; the fields are map, distinct,"]),
+        ("--variants '{a: {map: cyle}}'", ["--variants: a: map: expected one of untied, all-one", "got cyle"]),
+        ("--layers 3 --variants '{a: {map: [0, 0]}}'", ["--variants: a: map: expected a list of 3 owners"]),
+        ("--layers 3 --variants '{a: {map: cycle, distinct: 4}}'", ["--variants: a: distinct: expected a whole number"]),
+        ("--variants '{a: {map: cycle, lora_rank: -1}}'", ["--variants: a: lora_rank: expected a whole number", "got -1"]),
+        ("--variants '{a: {map: cycle, lora_rank: true}}'", ["--variants: a: lora_rank: expected a whole number", "got True"]),
+        ("--variants '{a: {map: cycle, residual_scale: 2}}'", ["--variants: a: residual_scale: expected one of none, 1/N"]),
+        ("--heads 4 --variants '{a: {map: cycle, width: 6}}'", ["--variants: a: width: expected a multiple of --heads 4"]),
+        ("--variants '{a: {map: cycle, better_than: b}}'", ["--variants: a: better_than: expected another method of the run"]),
+        ("--variants '{untied: {map: cycle}}'", ["expected distinct names, untied is repeated"]),
+        ("--rates [.1]", ["--rates: expected at least two numbers between 0 and 1 in ascending order"]),
+        ("--rates [.1,.01]", ["--rates: expected at least two numbers between 0 and 1 in ascending order"]),
+        ("--rates [.01,.1] --seeds [3,1001]", ["--seeds: 1001 is one of the seeds that choose the learning rates"]),
+        ("--rate_seeds 0", ["--rate_seeds: expected an integer >= 1, got 0"]),
         ("--ties published", ["--gradient: with --ties published expected owner, got all"]),
         ("--details published --objective masked", ["--details: the published details are those of a causal model; use own"]),
         ("--epsilon_floor 1.5", ["--epsilon_floor: expected a number between 0 and 1, got 1.5"]),
@@ -78,9 +94,33 @@ def test_configurations_are_valid():
 
 def test_methods_and_their_order():
     assert METHODS == (
-        "agent", "random-agent", "untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves",
+        "agent", "random-agent", "untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "middle-cycle",
+        "reversed-halves",
         "random-map", "found-map",
     )  # fmt: skip
     assert set(METHODS) - set(NOT_STATIC) == set(MAPS) - {"untied"}
     names = Settings(maps={"mine": [0] * 12}, methods=["found-map", "untied", "agent"]).resolved().names
     assert names == ["agent", "untied", "mine", "found-map"]
+
+
+def test_classes_that_share_a_learning_rate():
+    variants = {
+        "low-rank": {"map": "cycle", "lora_rank": 2},
+        "narrow": {"map": "untied", "width": 32},
+        "loop": {"map": [0] * 12},
+        "scaled": {"map": "all-one", "residual_scale": "1/N"},
+    }
+    settings = Settings(width=64, learning_rate=3e-3, variants=variants).resolved()
+    classes = {name: settings.class_of(name) for name in settings.names}
+    assert classes == {
+        "agent": "agent", "random-agent": "agent", "untied": "untied", "narrow": "untied", "all-one": "looped",
+        "loop": "looped", "low-rank": "adapted", "scaled": "scaled",
+        **dict.fromkeys(("sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", "random-map", "found-map"),
+                        "shared"),
+    }  # fmt: skip
+    assert settings.classes == {
+        "untied": "untied", "shared": "sequence", "looped": "all-one", "adapted": "low-rank", "scaled": "scaled",
+        "agent": "agent",
+    }  # fmt: skip
+    assert settings.form("narrow", 1e-4) == (32, 128, 0, 0.0, 1e-4)
+    assert settings.form("scaled") == (64, 256, 0, -1.0, 3e-3)

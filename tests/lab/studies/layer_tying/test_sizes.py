@@ -14,6 +14,7 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import q_learning, sizes
 from tiejax.lab.studies.layer_tying.model import build_model, initial
 from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
+from tiejax.models import counts
 
 VOCABULARY = 13
 
@@ -48,6 +49,25 @@ def test_parameters_and_state(changed):
     # The state last saved and the parameters of the best step, with a slot for every layer; and the agent.
     assert sizes.need(settings).state == 4 * value_bytes * whole + agent
     assert sizes.need(settings).batches == (settings.k + 1) * 2 * 7 * 2
+
+
+def test_parameters_of_variants():
+    """The largest adaptation is added to an untied model; a narrower model has the parameters of its width."""
+    variants = {"low-rank": {"map": "cycle", "lora_rank": 2}, "more": {"map": "cycle", "lora_rank": 3},
+                "narrow": {"map": "untied", "width": 4}}  # fmt: skip
+    settings, plain = settings_of(variants=variants, methods=["untied"]), settings_of(methods=["untied"])
+
+    def parameters(name):
+        form, owners = settings.form(name), np.unique(settings.variant(name).owner(3, 1)).astype(np.int32)
+        init = initial(settings, build_model(settings, VOCABULARY, form))
+        tree = jax.eval_shape(lambda owners: init(jax.random.key(0), owners), owners)
+        return sum(leaf.size for leaf in jax.tree.leaves(tree)) - tree["head"]["embedding"].size
+
+    adaptation = counts.lora(3, 8, 32, 3)
+    assert parameters("more") == sizes.parameters(settings, VOCABULARY, 1) + adaptation
+    assert parameters("low-rank") == sizes.parameters(settings, VOCABULARY, 1) + counts.lora(3, 8, 32, 2)
+    assert parameters("narrow") == sizes.parameters(settings_of(width=4), VOCABULARY, 3)
+    assert sizes.need(settings).state == sizes.need(plain).state + 4 * 4 * adaptation
 
 
 @pytest.mark.parametrize("layers", [2, 3, 12])

@@ -20,6 +20,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.layer_tying import text
 from tiejax.lab.studies.layer_tying.model import build_model
 from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
+from tiejax.models import counts
 
 pytestmark = pytest.mark.slow
 SCRIPT = EXPERIMENTS / "layer_tying.py"
@@ -27,6 +28,7 @@ SMALL = shlex.split("""
   --vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --steps 22 --k 2 --validate_every 8
   --validation_blocks 8 --test_blocks 10 --epsilon_floor .5
   --methods [untied,found-map,agent,random-agent,random-map] --maps '{mine: [0,0,2], copy: [0,1,2]}'
+  --variants '{low-rank: {map: [0,0,2], lora_rank: 2, better_than: mine}}'
 """)
 
 
@@ -57,11 +59,12 @@ def run(data):
 def test_run_writes_its_files(run):
     files = set(os.listdir(run))
     assert {"config.yaml", "data.json", "environment.json", "metrics.npz", "results.json", "report.html"} <= files
-    assert {path.stem for path in (run / "figures").glob("*.png")} == {"map", "learning", "methods", "agent", "maps"}
+    assert {path.stem for path in (run / "figures").glob("*.png")} == {"bytes", "map", "learning", "methods", "agent", "maps"}
     assert not list((run / "checkpoints").iterdir())
     found, results = metrics(run), json.loads((run / "results.json").read_text())
-    assert found["methods"].tolist() == ["agent", "random-agent", "untied", "mine", "copy", "found-map", "random-map"]
-    assert found["train_loss"].shape == (7, 1, 22)
+    assert found["methods"].tolist() == ["agent", "random-agent", "untied", "mine", "copy", "low-rank", "found-map",
+                                         "random-map"]  # fmt: skip
+    assert found["train_loss"].shape == (8, 1, 22)
     assert found["validation_step"].tolist() == [0, 8, 16, 22]
     assert found["action_layer"].tolist() == [1, 2] * 5 + [1]
     assert found["action_episode"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
@@ -111,6 +114,41 @@ def test_all_methods_see_the_same_batches(run):
     rows = np.concatenate([batch.tokens[batch.weight > 0] for batch, _ in whole])
     np.testing.assert_array_equal(rows, prepared.blocks["test"])
     assert sum(weight for _, weight in whole) == len(rows)
+
+
+def test_low_rank_adaptation_starts_at_the_map_without_it(run):
+    """The losses of the first batch agree bit for bit; then the adaptations train."""
+    found = metrics(run)
+    losses = dict(zip(found["methods"].tolist(), found["train_loss"][:, 0], strict=True))
+    assert losses["low-rank"][0] == losses["mine"][0]
+    assert not np.array_equal(losses["low-rank"][1:], losses["mine"][1:])
+    results = json.loads((run / "results.json").read_text())
+    parameters = {row["method"]: row["parameters"][0] for row in results["methods"]}
+    assert parameters["low-rank"] - parameters["mine"] == counts.lora(3, 8, 32, 2)
+    assert "better/low-rank" in [row["id"] for row in results["claims"]]
+
+
+@pytest.mark.slow
+def test_chosen_rates_train_the_reported_seeds_which_may_grow(data, tmp_path):
+    """A run that chooses among three rates equals one with the chosen rate, bit for bit; a second seed is appended."""
+    methods = *arguments(data), "--methods", "[untied,all-one]", "--maps", "{}", "--variants", "{}"
+    chosen, fixed = tmp_path / "chosen", tmp_path / "fixed"
+    rates = *methods, "--rates", "[1e-9,1e-2,10e-2]", "--rate_seeds", 1, "--out", chosen
+    ended = end(start(*rates, script=SCRIPT))
+    assert ended.status == 0, ended.err
+    results = json.loads((chosen / "results.json").read_text())
+    assert set(results["rates"]) == {"untied", "looped"}
+    assert results["tuning_seeds"] == [1000]
+    for name, rows in results["tuning"].items():
+        assert rows["best"] == results["rates"][name] == rows["rates"][int(np.argmin(np.mean(rows["losses"], axis=1)))]
+    assert not list((chosen / "models").glob("*seed1000*"))
+    ended = end(start(*rates, "--seeds", 2, "--resume", script=SCRIPT))
+    assert ended.status == 0, ended.err
+    for number, method in enumerate(("untied", "all-one")):
+        rate = results["rates"][{"untied": "untied", "all-one": "looped"}[method]]
+        argv = *methods, "--methods", f"[{method}]", "--learning_rate", rate, "--seeds", 2, "--overwrite", "--out", fixed
+        assert end(start(*argv, script=SCRIPT)).status == 0
+        np.testing.assert_array_equal(metrics(chosen)["train_loss"][number], metrics(fixed)["train_loss"][0])
 
 
 def test_saved_weights_hold_distinct_layers_once_and_give_the_test_loss(run):
@@ -168,7 +206,7 @@ def test_killed_run_resumes_bitwise_on_fewer_devices_without_the_prepared_text(r
 
 @pytest.mark.slow
 def test_resumed_run_keeps_its_finished_models(run, data, tmp_path):
-    """Six of seven models of 22 steps are finished: one is trained, and the steps of the others count as done."""
+    """Seven of eight models of 22 steps are finished: one is trained, and the steps of the others count as done."""
     out = tmp_path / "partly"
     shutil.copytree(run, out)
     (out / "results.json").unlink()
@@ -192,7 +230,7 @@ def test_resumed_run_keeps_its_finished_models(run, data, tmp_path):
     ended = end(start(*argv, script=SCRIPT))
     assert ended.status == 0, ended.err
     # "compiling" is shown until the first step of this process.
-    assert 132 < int(re.findall(r"step ([\d,]+) of 154", ended.out)[0]) <= 154
+    assert 154 < int(re.findall(r"step ([\d,]+) of 176", ended.out)[0]) <= 176
     assert {path: path.stat().st_mtime_ns for path in others} == others
     first, again = metrics(run), metrics(out)
     for name in set(first) - {"time_step"}:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from layer_runs import SIZES, TOKENS_PER_WORD, findings_of, run
+from layer_runs import BY_NUMBER, SIZES, TOKENS_PER_WORD, findings_of, run
 
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.lab.studies.layer_tying.summary import distinct_layers
@@ -30,6 +30,7 @@ def test_layers_and_bytes_of_each_method():
     assert agent["distinct_in_training"] == [2, 1]
     assert agent["replicated"] == [0.25, 0.75]
     assert agent["parameters"] == [130, 110]
+    assert agent["parameter_bytes"] == [520, 440]
     assert agent["bytes"]["parameter_bytes"] == {"seeds": [480, 440], "largest": [520, 440]}
     assert agent["bytes"]["gradient_bytes"] == {"seeds": [480, 440], "largest": [520, 440]}
     assert agent["bytes"]["optimizer_bytes"] == {"seeds": [960, 880], "largest": [1040, 880]}
@@ -56,7 +57,7 @@ def test_training_perplexity_is_over_the_last_steps():
 
 def test_missing_size_is_named():
     with pytest.raises(ValueError, match="sizes: no entry for 3 distinct layers"):
-        analyse(run(), {n: SIZES[n] for n in (1, 2, 4)}, TOKENS_PER_WORD)
+        analyse(run(), SIZES | {"agent": {n: BY_NUMBER[n] for n in (1, 2, 4)}}, TOKENS_PER_WORD)
 
 
 def test_distinct_layers_of_maps():

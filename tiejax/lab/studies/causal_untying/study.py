@@ -11,6 +11,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
+from tiejax.lab.runs.rates import Tried, tuning_rows
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.train import begin
@@ -22,12 +23,11 @@ from tiejax.lab.studies.causal_untying.model import shape_of
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.planted_text import facts as facts_of_planting
 from tiejax.lab.studies.causal_untying.settings import Settings
-from tiejax.lab.studies.causal_untying.summary import TUNED, below_entropy, join_blocks, summarise, tuning_rows
+from tiejax.lab.studies.causal_untying.summary import TUNED, below_entropy, join_blocks, summarise
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.lab.studies.causal_untying.train import (
     Arrays,
     Trainer,
-    Tried,
     costs_of,
     train_block,
     tune,

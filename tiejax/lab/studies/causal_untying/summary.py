@@ -1,14 +1,15 @@
 """The content of results.json: final losses, claims, tuned rates and the gate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tiejax.lab.runs.parts import Looks
+from tiejax.lab.runs.rates import Tried
 from tiejax.lab.studies.causal_untying import claims, plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
-from tiejax.lab.studies.causal_untying.train import Arrays, Tried
+from tiejax.lab.studies.causal_untying.train import Arrays
 
 TUNED: tuple[plan.Class, ...] = ("tied", "untied")
 
@@ -42,19 +43,6 @@ def final_losses(arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.nd
             {arm: nats[arm].sum(-1) / count[arm].sum(-1) for arm in arms},
             {arm: nats[arm] / count[arm] for arm in arms},
         )
-
-
-def tuning_rows(tried: Mapping[plan.Class, Tried]) -> dict[str, dict[str, Any]]:
-    """Return the tuned learning rates as in results.json."""
-    return {
-        kind: {
-            "rates": each.rates.tolist(),
-            "losses": each.losses.tolist(),
-            "best": float(each.rates[each.best]),
-            "at_edge": each.at_edge,
-        }
-        for kind, each in tried.items()
-    }
 
 
 def below_entropy(tried: Tried, entropy: float) -> float:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import training, tying
+from tiejax.lab.runs.rates import Tried, choose_rate
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.model import (
@@ -190,45 +191,6 @@ def joined(segments: Sequence[Segment], left: Mapping[str, Arrays]) -> Arrays:
             whole = [np.delete(part[field], -1, axis) for part in parts[:-1]] + [parts[-1][field]]
             arrays[f"{segment.arm.name}/{field}"] = np.concatenate(whole, axis)
     return arrays
-
-
-class Tried(NamedTuple):
-    """Learning rates that were tried: ascending rates, and final losses `[rate, seed]`, infinite if a model diverged.
-
-    records: of the models with the best rate, as `FIELD`, `[seed, record, ...]`.
-    """
-
-    rates: np.ndarray
-    losses: np.ndarray
-    records: Arrays = {}  # noqa: RUF012
-
-    @property
-    def best(self) -> int:
-        """The number of the rate with the lowest mean loss."""
-        return int(np.argmin(self.losses.mean(axis=1)))
-
-    @property
-    def at_edge(self) -> bool:
-        """Whether the best rate is the lowest or the highest that was tried."""
-        return self.best in (0, len(self.rates) - 1)
-
-
-MOST_EXTENSIONS = 3  # of the tried rates, for each class of arms
-
-
-def choose_rate(rates: Sequence[float], losses_at: Callable[[Sequence[float]], np.ndarray]) -> Tried:
-    """Try learning rates, and half the lowest or twice the highest as long as it is the best one, at most three times.
-
-    losses_at: rates -> final losses `[rate, seed]`.
-    """
-    found = dict(zip(rates, losses_at(rates), strict=True))
-    for extension in range(MOST_EXTENSIONS + 1):
-        tried = Tried(np.array(sorted(found)), np.array([found[rate] for rate in sorted(found)]))
-        if not tried.at_edge or extension == MOST_EXTENSIONS:
-            return tried
-        rate = float(tried.rates[0] / 2 if tried.best == 0 else tried.rates[-1] * 2)
-        found[rate] = losses_at([rate])[0]
-    raise AssertionError
 
 
 def tuning_arm(kind: plan.Class) -> Arm:

@@ -5,20 +5,27 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.layer_tying.claims import REPORTED, claims
 from tiejax.lab.studies.layer_tying.episodes import agents_over_episodes, episode_arrays
 from tiejax.lab.studies.layer_tying.equal_time import at_equal_time, seconds_of
 from tiejax.lab.studies.layer_tying.summary import Metrics, Sizes, summarise
+from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.statistics.arms import finite_seeds, replace_diverged, select_seeds
-from tiejax.statistics.claims import assess
+from tiejax.statistics.claims import Claim, assess, assess_in_looks
 
 
 def analyse(
-    metrics: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float]
+    metrics: Metrics,
+    sizes: Sizes,
+    tokens_per_word: Mapping[str, float],
+    variants: Mapping[str, Variant] | None = None,
+    looks: Looks | None = None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite models only.
 
-    metrics: the arrays of metrics.npz. sizes: by number of distinct layers, for all in `distinct` and `best_owner`.
+    metrics: the arrays of metrics.npz. sizes: by method and number of distinct layers, for all in `distinct` and
+    `best_owner`. variants: those of the settings, by name. looks: the looks of the run.
     Claims are about all seeds, with the losses of diverged models replaced by the worst ones; everything else is about the
     seeds whose models all stayed finite.
     Added to the arrays: validation_seconds `[method, seed, validation]` and, for runs with agents, `episode_arrays`.
@@ -34,8 +41,18 @@ def analyse(
     findings["methods"] = summarise(runs, sizes, tokens_per_word, equal)
     findings["equal_time_s"] = equal["budget"].tolist()
     every = with_diverged_replaced(metrics, np.asarray(~losses_by_step(metrics)["finite"].all(axis=2)))
-    equal = at_equal_time(seconds_of(every["time_step"], every["distinct"]), every["validation_step"], every["validation_loss"])
-    rows = assess(claims(summarise(every, sizes, tokens_per_word, equal)))
+
+    def claims_of(number: int) -> list[Claim]:
+        """Return the claims on the first seeds."""
+        some = select_seeds(every, np.arange(len(every["seeds"])) < number, least_axes=2)
+        times = seconds_of(some["time_step"], some["distinct"])
+        at_time = at_equal_time(times, some["validation_step"], some["validation_loss"])
+        return claims(summarise(some, sizes, tokens_per_word, at_time), variants or {})
+
+    if looks is not None and looks.planned:
+        rows = assess_in_looks(claims_of, looks.done, len(looks.planned))
+    else:
+        rows = assess(claims_of(len(every["seeds"])))
     findings["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in rows]
     if len(runs.get("action_episode", ())):
         runs |= episode_arrays(runs)

@@ -175,6 +175,49 @@ def methods(panels: Mapping[str, Mapping[str, Sequence[float]]], from_zero: Sequ
     return figure
 
 
+MARKERS = "osD^vPX*<>hp"
+CLUSTER, APART = 1.02, 1.016  # methods whose bytes differ by less than this factor are drawn this factor apart
+
+
+def bytes_against_loss(points: Mapping[str, tuple[np.ndarray, np.ndarray]], reference: str | None) -> Figure:
+    """Plot a dot per seed and a bar for the mean of each method.
+
+    points: method -> bytes and losses, `[seed]` each. reference: the method whose mean loss is a dashed line. Methods with
+    almost equal bytes are drawn side by side.
+    """
+    figure, axes = new_figure(1, 1, 8.5, 5.2)
+    panel, style_of = axes[0, 0], styles(list(points))
+    shift = side_by_side({name: float(np.mean(size)) for name, (size, _) in points.items()})
+    for number, (name, (size, loss)) in enumerate(points.items()):
+        x, colour = size / MIB * shift[name], style_of[name].colour
+        panel.plot(x, loss, MARKERS[number % len(MARKERS)], color=colour, alpha=0.55, markersize=5, label=name)
+        middle = float(np.mean(x))
+        panel.hlines(loss.mean(), middle / APART**0.5, middle * APART**0.5, color=colour, linewidth=2.5)
+    if reference in points:
+        panel.axhline(points[reference][1].mean(), color="black", linestyle="--", linewidth=0.8)
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    panel.xaxis.set_major_formatter(lambda x, _: f"{x:,g}")
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    panel.set_xlabel("parameters (MiB), logarithmic")
+    panel.set_ylabel("test loss (nats per token)")
+    legend_below(figure, panel, columns=4)
+    return figure
+
+
+def side_by_side(sizes: Mapping[str, float]) -> dict[str, float]:
+    """Return the factor by which each method is moved along a logarithmic axis, so that almost equal sizes do not overlap."""
+    shift: dict[str, float] = {}
+    cluster: list[str] = []
+    for name in [*sorted(sizes, key=lambda name: sizes[name]), None]:
+        if cluster and (name is None or sizes[name] > CLUSTER * sizes[cluster[0]]):
+            shift |= {other: APART ** (place - (len(cluster) - 1) / 2) for place, other in enumerate(cluster)}
+            cluster = []
+        if name is not None:
+            cluster.append(name)
+    return shift
+
+
 def over_episodes(episode: np.ndarray, panels: Mapping[str, Mapping[str, np.ndarray]], logarithmic: Sequence[str]) -> Figure:
     """Plot a panel per measure over episodes: the seeds of each method `[seed, episode]` thin, their mean thick."""
     figure, axes = new_figure(2, -(-len(panels) // 2), 9.6, 5.4)

@@ -20,6 +20,7 @@ def plot_all(runs: Metrics, findings: Mapping[str, Any]) -> list[Plot]:
         return []
     rows = findings["methods"]
     return [
+        plot_bytes(rows),
         plot_methods(rows),
         *([plot_tie_maps(runs)] if findings["agents"] else []),
         plot_learning(runs),
@@ -58,6 +59,19 @@ def plot_learning(runs: Metrics) -> Plot:
             dict(zip(names, runs["validation_loss"].astype(float), strict=True)),
             dict(zip(names, runs["validation_seconds"], strict=True)),
         ),
+    )
+
+
+def plot_bytes(rows: Sequence[Mapping[str, Any]]) -> Plot:
+    """Plot the test loss of every method over the bytes of its parameters; rows: `methods` of results.json."""
+    points = {row["method"]: (np.array(row["parameter_bytes"], float), np.array(row["test_loss"], float)) for row in rows}
+    reference = "untied" if "untied" in points else None
+    dashed = " Dashed: the mean of the untied model." if reference else ""
+    return Plot(
+        "bytes",
+        "Test loss over the bytes of the parameters, both at the best step. A dot is a seed, a bar the mean over seeds; "
+        f"methods with almost equal bytes are drawn side by side.{dashed}",
+        drawing.bytes_against_loss(points, reference),
     )
 
 

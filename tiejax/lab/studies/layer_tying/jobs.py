@@ -7,8 +7,8 @@ import concurrent.futures
 import functools
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from tiejax.lab.studies.layer_tying import files
 from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
 from tiejax.lab.studies.layer_tying.model import build
 from tiejax.lab.studies.layer_tying.records import Records, points_of
-from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Settings
+from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form, Settings
 from tiejax.lab.studies.layer_tying.text import Text, build_data
 from tiejax.models import TABLE_PATHS
 from tiejax.training.layered import Layered
@@ -33,13 +33,20 @@ FINISHED = "finished"  # folder with the records of trained models
 WAIT_S = 0.2
 
 T = TypeVar("T")
-ModelName = tuple[str, int]  # method and seed: one model of a run
+
+
+class ModelName(NamedTuple):
+    """One model of a run. rate: the learning rate, of models that choose it; None for the reported ones."""
+
+    method: str
+    seed: int
+    rate: float | None = None
 
 
 def name_of(model: ModelName) -> str:
     """Return the name of a model in file names."""
-    method, seed = model
-    return f"{method}-seed{seed}"
+    rate = "" if model.rate is None else f"-rate{model.rate:g}"
+    return f"{model.method}-seed{model.seed}{rate}"
 
 
 def records_of(model: ModelName) -> str:
@@ -55,8 +62,9 @@ def weights_of(model: ModelName) -> str:
 class Jobs:
     """The queue of models of a run, with their progress.
 
-    records: records of the trained models. total, done, here: steps of all models, steps done so far, and steps done by this
-    process. compile_s, train_s: seconds that this process spent compiling (summed over devices) and training.
+    records: records of the trained models. rates: learning rate of each class of methods (default: that of the settings).
+    total, done, here: steps of all models so far asked for, steps done so far, and steps done by this process. compile_s,
+    train_s: seconds that this process spent compiling (summed over devices) and training.
     """
 
     def __init__(
@@ -67,10 +75,12 @@ class Jobs:
         self._resume, self._console, self._tracker = resume, console, tracker
         self._stop: Callable[[], bool] = lambda: False
         self._lock = threading.Lock()  # guards all fields below
-        self._models = [(method, seed) for method in settings.names for seed in settings.seed_list]
-        self.records = finished(directory, self._models)
-        self._waiting = [model for model in self._models if model not in self.records]
-        self.total, self.done = len(self._models) * settings.steps, len(self.records) * settings.steps
+        self.records: dict[ModelName, Records] = {}
+        self.rates: Mapping[str, float] = {}
+        self._models: list[ModelName] = []
+        self._waiting: list[ModelName] = []
+        self._layered: dict[tuple[int, Form], Layered] = {}  # by the number of the group of devices
+        self.total, self.done = 0, 0
         self.here, self.compile_s, self.train_s = 0, 0.0, 0.0
 
     @property
@@ -78,36 +88,58 @@ class Jobs:
         """Whether some models are unfinished."""
         return len(self.records) < len(self._models)
 
-    def run(self, devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
-        """Train all models, or stop when `stop()` is true; if one raises, re-raise after the others have saved checkpoints."""
-        self._stop, began = stop, time.perf_counter()
-        groups = groups_of(devices, len(self._models), self._settings.batch_size, devices[0].platform)
+    def train(self, models: Sequence[ModelName], devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
+        """Train models, or stop when `stop()` is true; if one raises, re-raise after the others have saved checkpoints."""
+        self._ask(models)
+        self._stop, began, before = stop, time.perf_counter(), self.train_s
+        groups = groups_of(devices, len(models), self._settings.batch_size, devices[0].platform)
         with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
-            workers = [pool.submit(self._work, group) for group in groups[: len(self._waiting)]]
+            numbered = list(enumerate(groups))[: len(self._waiting)]
+            workers = [pool.submit(self._work, number, group) for number, group in numbered]
             while not all(worker.done() for worker in workers):
                 time.sleep(WAIT_S)
                 if any(worker.done() and worker.exception() for worker in workers):
                     self._stop = lambda: True
                 with self._lock:
-                    self.train_s = time.perf_counter() - began
+                    self.train_s = before + time.perf_counter() - began
                     self._console.progress(self.done, self.total, self.here, self.train_s, 1)
         for worker in workers:
             worker.result()
 
-    def _work(self, devices: Sequence[jax.Device]) -> None:
-        """Train models from the queue on a group of devices, one at a time."""
+    def _ask(self, models: Sequence[ModelName]) -> None:
+        """Add models to the run; those that an earlier process finished are read."""
+        assert self._settings.steps is not None
+        new = [model for model in models if model not in self._models]
+        found = finished(self._directory, new)
+        self.records |= found
+        self._models += new
+        self._waiting += [model for model in new if model not in found]
+        self.total += len(new) * self._settings.steps
+        self.done += len(found) * self._settings.steps
+
+    def _work(self, number: int, devices: Sequence[jax.Device]) -> None:
+        """Train models from the queue on a group of devices, one at a time. number: of the group."""
         with jax.default_device(devices[0]):
-            layered = build(self._settings, self._text.streams.vocabulary, self._text.streams.begin, devices)
             data = build_data(self._settings, self._text)
             while self._waiting and not self._stop():
                 model = self._next()
                 if model is None:
                     time.sleep(WAIT_S)
                     continue
+                layered = self._layered_of(number, devices, model)
                 before = layered.compile_s
                 self._train(layered, data, model)
                 with self._lock:
                     self.compile_s += layered.compile_s - before
+
+    def _layered_of(self, number: int, devices: Sequence[jax.Device], model: ModelName) -> Layered:
+        """Return the compiled functions of a model on a group of devices, which models of the same form share."""
+        rate = self.rates.get(self._settings.class_of(model.method)) if model.rate is None else model.rate
+        form = self._settings.form(model.method, rate)
+        if (number, form) not in self._layered:
+            streams = self._text.streams
+            self._layered[number, form] = build(self._settings, streams.vocabulary, streams.begin, devices, form=form)
+        return self._layered[number, form]
 
     def _next(self) -> ModelName | None:
         """Take the first model that needs no agent or whose agent is trained; None if there is none."""
@@ -118,16 +150,16 @@ class Jobs:
         return None
 
     def _waits_for_agent(self, model: ModelName) -> bool:
-        return model[0] in AFTER_AGENT and "agent" in self._settings.methods
+        return model.method in AFTER_AGENT and "agent" in self._settings.methods
 
     def _agent_of(self, model: ModelName) -> Records | None:
         """Return the records of the agent that a model needs; None if it is not trained yet or needs none."""
-        return self.records.get(("agent", model[1])) if self._waits_for_agent(model) else None
+        return self.records.get(ModelName("agent", model.seed)) if self._waits_for_agent(model) else None
 
     def _train(self, layered: Layered, data: Data, model: ModelName) -> None:
         """Train a model, resuming from its last checkpoint if the run is resumed, and write its files unless it was stopped."""
         settings = self._settings
-        job = job_of(settings, *model, self._agent_of(model))
+        job = job_of(settings, model.method, model.seed, self._agent_of(model))
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
@@ -136,7 +168,8 @@ class Jobs:
                 layered,
                 settings,
                 job,
-                data,
+                # The choice of a rate needs no loss on other text than that of the validations.
+                data if model.rate is None else data._replace(held_out={}),
                 checkpoints,
                 resume=self._resume,
                 stop_requested=self._stop,
@@ -158,20 +191,29 @@ class Jobs:
 
     def _track(self, model: ModelName, records: Records) -> None:
         """Send what a model has recorded so far to the tracker."""
-        if self._tracker.tracks:
-            self._tracker.add(name_of(model), points_of(records, *model, self._settings.k))
+        if self._tracker.tracks and model.rate is None:
+            self._tracker.add(name_of(model), points_of(records, model.method, model.seed, self._settings.k))
 
     def _keep(self, model: ModelName, records: Records, params: object) -> None:
         """Write the files of a trained model and print its result; the records come last and mark the model as finished."""
-        (method, seed), name = model, name_of(model)
-        weights = files.weights_file(params, records["final"]["best_owner"][0])
         with self._lock:  # every write updates the one file that lists the contents of the run
-            self._directory.write(weights_of(model), weights)
+            if model.rate is None:
+                self._directory.write(weights_of(model), files.weights_file(params, records["final"]["best_owner"][0]))
             self._directory.write(records_of(model), files.records_file(records))
             self.records[model] = records
-        self._directory.remove(f"checkpoints/{name}")
-        distinct, loss = len(np.unique(records["final"]["final_owner"][0])), float(records["final"]["test"][0])
-        self._console.say(f"{method}, seed {seed}: {counted(distinct, 'distinct layer')}, test loss {loss:.4f} nats per token")
+        self._directory.remove(f"checkpoints/{name_of(model)}")
+        if model.rate is not None:
+            words = f"learning rate {model.rate:g}, validation loss {best_loss(records):.4f}"
+        else:
+            distinct = counted(len(np.unique(records["final"]["final_owner"][0])), "distinct layer")
+            words = f"{distinct}, test loss {float(records['final']['test'][0]):.4f}"
+        self._console.say(f"{model.method}, seed {model.seed}: {words} nats per token")
+
+
+def best_loss(records: Records) -> float:
+    """Return the lowest validation loss of a model, infinite if a loss is not finite."""
+    losses = records["validation"]["loss"]
+    return float(losses.min()) if np.isfinite(losses).all() and np.isfinite(records["step"]["loss"]).all() else np.inf
 
 
 def groups_of(devices: Sequence[T], models: int, rows: int, platform: str) -> list[Sequence[T]]:
@@ -193,7 +235,7 @@ def finished(directory: RunDirectory, models: Sequence[ModelName]) -> dict[Model
     for model in models:
         if directory.holds(records_of(model)):
             records[model] = files.read_records(directory.read(records_of(model), "that model is trained again"))
-            if not directory.intact(weights_of(model)):
+            if model.rate is None and not directory.intact(weights_of(model)):
                 raise BadInput(
                     f"--resume: {directory.path / weights_of(model)} is damaged or missing; remove "
                     f"{directory.path / records_of(model)} to train that model again"

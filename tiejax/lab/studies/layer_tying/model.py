@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from tiejax import models, training, tying
-from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.lab.studies.layer_tying.settings import Form, Settings
 from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.models import bert, gpt2
 from tiejax.models.shapes import Shape
@@ -28,10 +28,16 @@ from tiejax.training.stack import LayeredOptimizer, stack_of, with_stack
 STACK = "encoder/layers"
 
 
-def build_model(settings: Settings, vocabulary: int) -> models.LanguageModel:
-    """Return the language model of the settings; vocabulary: number of tokens of the tokenizer."""
+def build_model(settings: Settings, vocabulary: int, form: Form | None = None) -> models.LanguageModel:
+    """Return the language model of the settings.
+
+    vocabulary: number of tokens of the tokenizer. form: what the model's method changes (default: nothing).
+    """
     vocabulary += settings.objective == "masked"  # and [MASK]
-    return _gpt2(settings, vocabulary) if settings.architecture == "gpt2" else _bert(settings, vocabulary)
+    form = settings.form("untied") if form is None else form
+    model = _gpt2(settings, vocabulary, form) if settings.architecture == "gpt2" else _bert(settings, vocabulary, form)
+    encoder = model.encoder.clone(stack_size=1, lora_rank=form.lora_rank, residual_scale=form.residual_scale, parent=None)
+    return model.clone(encoder=encoder)
 
 
 def computed_in(settings: Settings) -> jnp.dtype:
@@ -39,10 +45,10 @@ def computed_in(settings: Settings) -> jnp.dtype:
     return jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
 
 
-def _bert(settings: Settings, vocabulary: int) -> models.LanguageModel:
+def _bert(settings: Settings, vocabulary: int, form: Form) -> models.LanguageModel:
     """Return BERT with its head; a causal one differs only by its attention mask, as `transformers.BertLMHeadModel`."""
     model = bert.build(
-        Shape(settings.width, settings.width, settings.width, settings.layers, settings.heads),
+        Shape(form.width, form.width, form.width, settings.layers, settings.heads),
         vocabulary,
         settings.context,
         dropout=settings.dropout,
@@ -51,24 +57,22 @@ def _bert(settings: Settings, vocabulary: int) -> models.LanguageModel:
         dtype=computed_in(settings),
     )
     encoder = model.encoder.clone(
-        feed_forward=settings.feed_forward,
+        feed_forward=form.feed_forward,
         activation=settings.activation,
         causal=settings.objective == "causal",
         attention_dropout=settings.attention_dropout,
-        stack_size=1,
         parent=None,
     )
     return model.clone(encoder=encoder, head_activation=settings.activation)
 
 
-def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
-    assert settings.feed_forward is not None
-    model = gpt2.build(
+def _gpt2(settings: Settings, vocabulary: int, form: Form) -> models.LanguageModel:
+    return gpt2.build(
         vocabulary,
         settings.layers,
-        settings.width,
+        form.width,
         settings.heads,
-        settings.feed_forward,
+        form.feed_forward,
         settings.context + (settings.details == "published"),
         activation=settings.activation,
         dropout=settings.dropout,
@@ -77,7 +81,6 @@ def _gpt2(settings: Settings, vocabulary: int) -> models.LanguageModel:
         padding=settings.padding,
         dtype=computed_in(settings),
     )
-    return model.clone(encoder=model.encoder.clone(stack_size=1, parent=None))
 
 
 def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, Any], Any]:
@@ -145,10 +148,13 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
     return masked if settings.objective == "masked" else causal
 
 
-def make_optimizer(settings: Settings) -> LayeredOptimizer:
-    """Return AdamW with moments per distinct layer or, with the published rule of ties, per layer."""
+def make_optimizer(settings: Settings, rate: float | None = None) -> LayeredOptimizer:
+    """Return AdamW with moments per distinct layer or, with the published rule of ties, per layer.
+
+    rate: learning rate (default: that of the settings).
+    """
     clip = clip_as_torch if settings.details == "published" else optax.clip_by_global_norm
-    how = settings.learning_rate, settings.weight_decay, clip(settings.clip), STACK
+    how = rate or settings.learning_rate, settings.weight_decay, clip(settings.clip), STACK
     return PerLayerAdamW(*how, settings.layers) if settings.ties == "published" else LayeredAdamW(*how)
 
 
@@ -158,16 +164,17 @@ def build(
     begin: int,
     devices: Sequence[jax.Device],
     other_loss: LayeredLoss | None = None,
+    form: Form | None = None,
 ) -> Layered:
     """Return the compiled training functions of resolved settings, for devices that train one model together.
 
-    begin: the begin token of a block. other_loss: replaces the loss of the study (for benchmarks).
+    begin: the begin token of a block. other_loss: replaces the loss of the study (for benchmarks). form: as in `build_model`.
     """
-    model = build_model(settings, vocabulary)
+    model = build_model(settings, vocabulary, form)
     return Layered(
         initial(settings, model),
         other_loss or make_loss(settings, model, vocabulary, begin, len(devices)),
-        make_optimizer(settings),
+        make_optimizer(settings, None if form is None else form.rate),
         [tying.Tie(*models.TABLE_PATHS)],
         settings.moments,
         settings.storage,

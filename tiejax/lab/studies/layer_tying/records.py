@@ -98,15 +98,17 @@ def metrics_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -
     return arrays
 
 
-def sizes_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -> dict[int, dict[str, int]]:
-    """Return the parameters and bytes of a training step by number of distinct layers, for all numbers that occurred."""
-    by_stack_size: dict[int, dict[str, int]] = {}
-    for model in records.values():
+def sizes_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -> dict[str, dict[int, dict[str, int]]]:
+    """Return the parameters and bytes of a training step by method and number of distinct layers, for all that occurred."""
+    sizes: dict[str, dict[int, dict[str, int]]] = {name: {} for name in settings.names}
+    for (method, _), model in records.items():
         size = model["size"]
-        for row, stack_size in enumerate(size["stack_size"].tolist()):
-            by_stack_size[stack_size] = {name: int(values[row]) for name, values in size.items() if name != "stack_size"}
-    if settings.storage == "compact":
-        return by_stack_size
-    distinct = {int(number) for model in records.values() for number in np.unique(model["step"]["distinct"])}
-    distinct |= {len(np.unique(model["final"]["best_owner"])) for model in records.values()}
-    return dict.fromkeys(sorted(distinct), by_stack_size[settings.layers])
+        by_stack_size = {
+            stack_size: {name: int(values[row]) for name, values in size.items() if name != "stack_size"}
+            for row, stack_size in enumerate(size["stack_size"].tolist())
+        }
+        if settings.storage == "full":
+            numbers = {*np.unique(model["step"]["distinct"]).tolist(), len(np.unique(model["final"]["best_owner"]))}
+            by_stack_size = dict.fromkeys(numbers, by_stack_size[settings.layers])
+        sizes[method] |= by_stack_size
+    return {method: dict(sorted(by_number.items())) for method, by_number in sizes.items()}

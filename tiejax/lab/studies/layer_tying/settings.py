@@ -1,7 +1,7 @@
 """The settings of the layer-tying study."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -9,15 +9,17 @@ from tiejax.lab.settings.shared import (
     AdamSettings,
     AttentionSettings,
     EncoderSettings,
+    LookSettings,
     PrecisionSettings,
-    RunSettings,
     TextSettings,
     with_defaults,
 )
 from tiejax.lab.settings.sizes import check_most, check_places, check_steps
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.layer_tying import sizes
+from tiejax.lab.studies.layer_tying.variants import SCALES, Variant, check_compared, checked
 from tiejax.system.processors import cores
+from tiejax.system.visible import cut
 from tiejax.training.choices import Moments
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, check_maps
@@ -27,14 +29,36 @@ from tiejax.tying.owner import Storage
 AGENTS: dict[str, Literal["learner", "random"]] = {"agent": "learner", "random-agent": "random"}
 AFTER_AGENT = ("random-map", "found-map")  # trained after the agent of their seed, if the run has one
 METHODS = (*AGENTS, *MAPS, *AFTER_AGENT)
+BY_DEFAULT = [name for name in METHODS if name != "middle-cycle"]  # the same as sandwich with three distinct layers
 NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed map
+# Methods of a class share a learning rate: without ties; fixed and random maps; maps with one distinct layer; those with a
+# low-rank adaptation; those with a residual scale; agents.
+CLASSES = ("untied", "shared", "looped", "adapted", "scaled", "agent")
+TUNING_SEED = 1000  # the first seed that chooses learning rates
+
+
+class Form(NamedTuple):
+    """What a method changes in the model and its training: width, feed-forward width, adaptation, scale, learning rate.
+
+    residual_scale: a power of N, as in `models.Transformer`.
+    """
+
+    width: int
+    feed_forward: int
+    lora_rank: int
+    residual_scale: float
+    rate: float
 
 
 @with_defaults(vocab_size=4096, layers=12, out="runs/layer_tying")
-class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettings, TextSettings, RunSettings):
+class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettings, TextSettings, LookSettings):
     """Dynamic layer tying: ties chosen by an agent, compared with no ties, fixed maps and random maps.
 
     Args:
+        seeds: number of seeds (0, 1, ...), a list such as [3,7,11], or a range; each seed trains one model with every method.
+            With --resume, more seeds are appended (default: 1)
+        until: decided adds seeds until every registered claim is decided: at 10, 16, 24, ... seeds, each look with an equal
+            share of .05
         corpus: text files or folders of text files (also .gz), or tfds:NAME for a TFDS data set with a text feature; a folder
             with one file for each of train, valid and test keeps these splits (default: the English text in Python itself)
         validation: text on which the best step is selected (default: the ninth tenth of the corpus)
@@ -52,12 +76,17 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         padding: token whose embedding starts at 0 and gets no gradient from look-ups, like torch's padding_idx (the published
             BERT: 0, which is "!" among GPT-2's tokens; default: no token)
         methods: methods to train: any of agent, random-agent, untied, the fixed maps all-one, sequence, cycle, cycle-reversed,
-            sandwich and reversed-halves, random-map (as many distinct layers as the agent has at its best step) and found-map
-            (the agent's map at its best step, trained from scratch)
+            sandwich, middle-cycle and reversed-halves, random-map (as many distinct layers as the agent has at its best step)
+            and found-map (the agent's map at its best step, trained from scratch) (default: all except middle-cycle)
         maps: user-defined fixed maps by name, each a list of the layer whose weights each layer uses, such as {mine: [0, 0, 2,
             2]}
-        distinct: number of distinct layers in sequence, cycle and cycle-reversed, and in random-map without an agent (default:
-            a quarter of the layers)
+        variants: user-defined methods by name: a map (the name of a fixed map, or a list as in --maps) with any of distinct (as
+            --distinct), lora_rank (rank of a low-rank adaptation that each layer adds to the weights it shares), residual_scale
+            (none, 1/N or 1/sqrt(N): factor of the updates of the residual stream, where N layers share the same weights) and
+            width (the feed-forward width changes in proportion), such as {relaxed: {map: cycle, distinct: 3, lora_rank: 4}}.
+            better_than and not_worse_than name methods with which registered claims compare its test loss
+        distinct: number of distinct layers in sequence, cycle, cycle-reversed and middle-cycle, and in random-map without an
+            agent (default: a quarter of the layers)
         steps: training steps of every method (default: 2,000 unless --episodes is given)
         episodes: number of episodes of the agent, instead of --steps; an episode has one action for each layer above the first,
             and k batches per action
@@ -84,12 +113,19 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         storage: store the distinct layers only (compact), or all layers (full; a single compiled program for all ties)
         batch_size: blocks per step
         learning_rate: learning rate of AdamW, which is constant
+        rates: learning rates to choose from, in ascending order, instead of --learning_rate: for each class of methods (untied;
+            shared layers; all-one; with low-rank adaptations; with a residual scale; agents) that with which the first of its
+            methods has the lowest validation loss. If it is the first or the last, half or twice of it is tried as well
+        rate_seeds: number of seeds that choose among --rates, 1000, 1001, ...; they are not among the reported ones
         clip: maximum global norm of the gradient
         validate_every: steps between validations
         validation_blocks: number of blocks per validation, spread evenly over the split; --test_blocks applies to the
             evaluation of the best step
         test_blocks: number of blocks of each held-out split on which the best step is evaluated (default: all)
     """
+
+    SEEDS = 1
+    LOOKS = (10, 16, 24)  # type: ignore[assignment]
 
     validation: list[str] = dataclasses.field(default_factory=list)
     test: list[str] = dataclasses.field(default_factory=list)
@@ -100,8 +136,9 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     dtype: Literal["float32", "bfloat16"] = "float32"
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     padding: int | None = None
-    methods: list[str] = dataclasses.field(default_factory=lambda: list(METHODS))
+    methods: list[str] = dataclasses.field(default_factory=lambda: list(BY_DEFAULT))
     maps: dict[str, list[int]] | None = None
+    variants: dict[str, dict[str, Any]] | None = None
     distinct: int | None = None
     steps: int | None = None
     episodes: int | None = None
@@ -116,6 +153,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     storage: Storage = "compact"
     batch_size: int = 8
     clip: float = 1.0
+    rates: list[float] | None = None
+    rate_seeds: int = 2
     validate_every: int = 250
     validation_blocks: int = 256
     test_blocks: int | None = None
@@ -124,8 +163,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         """Return the settings with every default filled in; raises BadInput if they are invalid."""
         if self.steps is not None and self.episodes is not None:
             raise BadInput("--steps and --episodes: give one of them")
-        checks.check_counts(self, ("layers", "width", "k", "episodes"))
-        fields = dataclasses.asdict(self)
+        checks.check_counts(self, ("layers", "width", "k", "episodes", "rate_seeds"))
+        fields = dataclasses.asdict(self) | checks.seeds_of_looks(self, self.SEEDS)
         if self.steps is None:
             fields["steps"], fields["episodes"] = 2000 if self.episodes is None else self._steps_of(self.episodes), None
         if self.data_dir is None:
@@ -159,6 +198,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             raise BadInput(f"--distinct: expected at most --layers {self.layers}, got {self.distinct}")
         checks.check_held_out(self)
         self._check_methods()
+        self._check_rates()
         if self.ties == "published" and self.gradient == "all":
             raise BadInput("--gradient: with --ties published expected owner, got all")
         if self.details == "published" and self.objective == "masked":
@@ -171,20 +211,78 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
                 check_maps(self.maps, self.layers)
             except TieError as error:
                 raise BadInput(f"--maps: {error}") from None
-        if not self.methods and not self.maps:
+        if not self.methods and not self.maps and not self.variants:
             raise BadInput(f"--methods: expected at least one of {', '.join(METHODS)}")
         for name in self.methods:
             if name not in METHODS:
                 raise BadInput(f"--methods: unknown method {name[:80]!r}; expected any of {', '.join(METHODS)}")
-        names = [*self.methods, *(self.maps or {})]
+        names = [*self.methods, *(self.maps or {}), *(self.variants or {})]
         if repeated := [name for name in names if names.count(name) > 1]:
-            raise BadInput(f"--methods and --maps: expected distinct names, {repeated[0][:80]} is repeated")
-        if any(not name or not name.replace("-", "").replace("_", "").isalnum() for name in self.maps or {}):
-            raise BadInput("--maps: names may contain only letters, digits, - and _")
+            raise BadInput(f"--methods, --maps and --variants: expected distinct names, {repeated[0][:80]} is repeated")
+        for option in ("maps", "variants"):
+            if any(not name or not name.replace("-", "").replace("_", "").isalnum() for name in getattr(self, option) or {}):
+                raise BadInput(f"--{option}: names may contain only letters, digits, - and _")
+        check_compared({name: checked(name, fields, self.layers, self.heads) for name, fields in (self.variants or {}).items()},
+                       names)  # fmt: skip
+        for name in self.variants or {}:
+            if (self.feed_forward or 0) * self.form(name).width % self.width:
+                raise BadInput(
+                    f"--variants: {name}: width: --feed_forward {self.feed_forward} cannot change in proportion to "
+                    f"{self.form(name).width} of {self.width}"
+                )
         if self.layers < 2 and any(name in AGENTS for name in self.methods):
             raise BadInput(f"--layers: an agent needs at least 2 (layer 0 is always independent), got {self.layers}")
         if "found-map" in self.methods and "agent" not in self.methods:
             raise BadInput("--methods: found-map uses the agent's map; add agent")
+
+    def _check_rates(self) -> None:
+        rates = self.rates
+        if rates is None:
+            return
+        if len(rates) < 2 or any(not 0 < rate < 1 for rate in rates) or rates != sorted(set(rates)):
+            raise BadInput(f"--rates: expected at least two numbers between 0 and 1 in ascending order, got {cut(rates)}")
+        if both := set(self.seed_list) & set(self.tuning_seeds):
+            raise BadInput(f"--seeds: {min(both)} is one of the seeds that choose the learning rates; use others")
+
+    @property
+    def tuning_seeds(self) -> list[int]:
+        """The seeds that choose the learning rates."""
+        return list(range(TUNING_SEED, TUNING_SEED + self.rate_seeds))
+
+    def variant(self, method: str) -> Variant | None:
+        """Return the variant of this name, None for other methods."""
+        fields = (self.variants or {}).get(method)
+        return None if fields is None else Variant(**fields)
+
+    def form(self, method: str, rate: float | None = None) -> Form:
+        """Return what a method changes in the model and its training. rate: learning rate (default: `learning_rate`)."""
+        variant, feed_forward = self.variant(method) or Variant("untied"), self.feed_forward or 4 * self.width
+        width = variant.width or self.width
+        scale = SCALES[variant.residual_scale]
+        return Form(width, feed_forward * width // self.width, variant.lora_rank, scale, rate or self.learning_rate)
+
+    def class_of(self, method: str) -> str:
+        """Return the class of a method, whose methods share a learning rate."""
+        assert self.distinct is not None
+        variant = self.variant(method)
+        if method in AGENTS:
+            return "agent"
+        if variant is not None and variant.lora_rank:
+            return "adapted"
+        if variant is not None and SCALES[variant.residual_scale]:
+            return "scaled"
+        if variant is None:
+            return {"untied": "untied", "all-one": "looped"}.get(method, "shared")
+        distinct = len(set(variant.owner(self.layers, self.distinct).tolist()))
+        return "untied" if distinct == self.layers else "looped" if distinct == 1 else "shared"
+
+    @property
+    def classes(self) -> dict[str, str]:
+        """The classes of the run's methods, each with the method whose learning rate is tuned for it."""
+        first: dict[str, str] = {}
+        for method in self.names:
+            first.setdefault(self.class_of(method), method)
+        return {name: first[name] for name in CLASSES if name in first}
 
     @property
     def agents(self) -> list[str]:
@@ -193,10 +291,10 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
 
     @property
     def names(self) -> list[str]:
-        """All methods in training order: agents, other methods and user-defined maps, then the methods that need the agent."""
+        """All methods in training order: agents, other methods, maps and variants, then the methods that need the agent."""
         at_once = [name for name in self.methods if name not in AFTER_AGENT]
         waiting = [name for name in self.methods if name in AFTER_AGENT]
-        return [*sorted(at_once, key=lambda name: name not in AGENTS), *(self.maps or {}), *waiting]
+        return [*sorted(at_once, key=lambda name: name not in AGENTS), *(self.maps or {}), *(self.variants or {}), *waiting]
 
 
 def _prepare(settings: Any, console: Any, resume: bool) -> Any:
@@ -229,6 +327,7 @@ STUDY = Study(
     sizes=sizes,
     prepare=_prepare,
     may_change=("checkpoint_every", "data_dir", "tracker"),
+    appends=True,
     single_process=True,
     # One device that uses all cores is faster for fewer models than cores, since CPU devices do not share a model.
     device_a_core=lambda settings: len(settings.names) * len(settings.seed_list) >= cores(),

@@ -38,6 +38,7 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     of_state = min(of_value, bytes_of_value(settings.compute_dtype))
     whole = parameters(settings, vocabulary, settings.layers) * of_value
     # On the host, with a slot for every layer: the state last saved, and the parameters of the best step.
+    whole += _adaptations(settings) * of_value
     state = (1 + MOMENTS + 1) * whole + bool(settings.agents) * STATE * agent_parameters(settings.layers)
     places = settings.batch_size * settings.context
     return Need(
@@ -54,7 +55,15 @@ def _on_device(settings: Any, vocabulary: int) -> int:
     weights = parameters(settings, vocabulary, settings.layers if every_layer else 1)
     # With published ties every layer has gradients and moments, even if it shares its weights.
     trained = parameters(settings, vocabulary, settings.layers) if settings.ties == "published" else weights
-    return weights + (MOMENTS + 1) * trained
+    adaptations = _adaptations(settings)
+    return weights + adaptations + (MOMENTS + 1) * (trained + adaptations)
+
+
+def _adaptations(settings: Any) -> int:
+    """Return the number of parameters of the largest low-rank adaptation."""
+    forms = [settings.form(name) for name in settings.variants or {}]
+    sizes = [counts.lora(settings.layers, form.width, form.feed_forward, form.lora_rank) for form in forms]
+    return max(sizes, default=0)
 
 
 def records_bytes(settings: Any, agents: int) -> int:

@@ -1,20 +1,32 @@
 """Dynamic layer tying: layers tied by an agent during training (Hay and Wolf, ICLR 2024), compared with fixed maps."""
 
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import jax
+import numpy as np
 
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
+from tiejax.lab.runs.rates import Tried, choose_rate, tuning_rows
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.train import begin, timing_of
+from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
-from tiejax.lab.studies.layer_tying.jobs import Jobs
+from tiejax.lab.studies.layer_tying.jobs import Jobs, ModelName, best_loss
 from tiejax.lab.studies.layer_tying.model import facts_of_model
 from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.lab.studies.layer_tying.summary import Metrics
 from tiejax.lab.studies.layer_tying.text import Text
+from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.system.json_values import plain
+
+Results = dict[str, Any]
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -29,28 +41,89 @@ def run(launched: Launched, console: Console) -> int:
     announce(settings, text, model["parameters_untied"], console)
 
     jobs = Jobs(settings, text, directory, launched.switches["resume"], console, launched.tracker)
+
+    def assessed(settings: Settings, looks: Looks) -> tuple[Results, Metrics]:
+        """Return the results and the arrays of the seeds of these settings, which are trained."""
+        records = {(method, seed): jobs.records[ModelName(method, seed)] for method, seed in models_of(settings)}
+        metrics, sizes = metrics_of(settings, records), sizes_of(settings, records)
+        directory.write_metrics(metrics)
+        variants = {name: Variant(**fields) for name, fields in (settings.variants or {}).items()}
+        findings, runs = analyse(metrics, sizes, text.tokens_per_word, variants, looks)
+        return {"sizes": sizes, **findings}, runs
+
     with console:
-        jobs.run(jax.devices(), stop)
+        tried = tune(jobs, settings, stop)
+        say_rates(tried, console)
+        jobs.rates = {name: float(each.rates[each.best]) for name, each in tried.items()}
+        while not jobs.stopped:
+            parts = [seed_list(part) for part in directory.manifest.all_parts]
+            trained = settings.of_seeds([seed for part in parts for seed in part])
+            jobs.train([ModelName(*model) for model in models_of(trained)], jax.devices(), stop)
+            if jobs.stopped:
+                break
+            looks = looks_done(settings, [len(part) for part in parts])
+            findings, runs = assessed(trained, looks)
+            if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
+                break
     if jobs.stopped:
         console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; continue with the same command and --resume")
         return 130
 
-    metrics, sizes = metrics_of(settings, jobs.records), sizes_of(settings, jobs.records)
-    directory.write_metrics(metrics)
-    findings, runs = analyse(metrics, sizes, text.tokens_per_word)
     results = plain(
         {
             "experiment": "layer_tying",
             "model": model,
             "data": data,
             "steps": settings.steps,
-            "sizes": sizes,
+            "rates": dict(jobs.rates),
+            "tuning": tuning_rows(tried),
+            "tuning_seeds": settings.tuning_seeds if tried else [],
             **findings,
+            **facts_of(looks, parts),
             "timing": timing_of(jobs.compile_s, jobs.train_s if jobs.here else 0.0, jobs.here),
         }
     )
     finish(directory, settings, results, facts, figures.plot_all(runs, findings), page.page, console, launched.tracker)
     return 0
+
+
+def models_of(settings: Settings) -> list[tuple[str, int]]:
+    """Return the models of a run in the order of their training: method and seed."""
+    return [(method, seed) for seed in settings.seed_list for method in settings.names]
+
+
+def tune(jobs: Jobs, settings: Settings, stop: Callable[[], bool]) -> dict[str, Tried]:
+    """Choose the learning rate of each class of methods among `--rates`, all classes at once as far as possible."""
+    if settings.rates is None:
+        return {}
+
+    def losses_of(method: str, rates: Sequence[float]) -> np.ndarray:
+        models = [ModelName(method, seed, rate) for rate in rates for seed in settings.tuning_seeds]
+        jobs.train(models, jax.devices(), stop)
+        if jobs.stopped:
+            return np.zeros((len(rates), settings.rate_seeds))
+        return np.array([best_loss(jobs.records[model]) for model in models]).reshape(len(rates), settings.rate_seeds)
+
+    first = [
+        ModelName(method, seed, rate)
+        for method in settings.classes.values()
+        for rate in settings.rates
+        for seed in settings.tuning_seeds
+    ]
+    jobs.train(first, jax.devices(), stop)
+    tried = {}
+    for name, method in settings.classes.items():
+        tried[name] = choose_rate(settings.rates, functools.partial(losses_of, method))
+        if jobs.stopped:
+            return {}
+    return tried
+
+
+def say_rates(tried: Mapping[str, Tried], console: Console) -> None:
+    """Print the learning rates that were chosen."""
+    for name, each in tried.items():
+        edge = ", the last that was tried" if each.at_edge else ""
+        console.say(f"learning rate of the class {name}: {each.rates[each.best]:g}{edge}")
 
 
 def announce(settings: Settings, text: Text, parameters: int, console: Console) -> None:
@@ -62,6 +135,6 @@ def announce(settings: Settings, text: Text, parameters: int, console: Console) 
         f"fingerprint {text.streams.fingerprint[:16]}"
     )
     console.say(
-        f"{len(settings.names)} methods x {len(settings.seed_list)} seeds, {settings.steps:,} steps, {parameters:,} "
+        f"{len(settings.names)} methods x {settings.number_of_seeds} seeds, {settings.steps:,} steps, {parameters:,} "
         f"parameters untied, on {jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )

@@ -13,7 +13,9 @@ LAST_PART = 10  # the final training loss is the mean over the last tenth of the
 STORED = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
 
 Metrics = Mapping[str, np.ndarray]
-Sizes = Mapping[int, Mapping[str, int]]  # number of distinct layers -> parameters and bytes
+Sizes = Mapping[str, Mapping[int, Mapping[str, int]]]  # method -> number of distinct layers -> parameters and bytes
+
+SizesOfMethod = Mapping[int, Mapping[str, int]]
 
 
 def distinct_layers(owner: np.ndarray) -> np.ndarray:
@@ -42,7 +44,7 @@ def summarise(runs: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float],
             **_losses(runs, method, tokens_per_word),
             **_at_equal_time(equal, method),
             "best_step": runs["best_step"][method].tolist(),
-            **_layers(runs, method, sizes),
+            **_layers(runs, method, sizes[str(name)]),
             "seconds_per_step": _seconds_per_step(runs["time_step"][method]),
             "best_owner": runs["best_owner"][method].tolist(),
             "final_owner": runs["final_owner"][method].tolist(),
@@ -77,19 +79,20 @@ def _at_equal_time(equal: Metrics, method: int) -> dict[str, Any]:
     }
 
 
-def _layers(runs: Metrics, method: int, sizes: Sizes) -> dict[str, Any]:
-    """Return the layers and bytes of a method; distinct, replicated and parameters are those of the best step."""
+def _layers(runs: Metrics, method: int, sizes: SizesOfMethod) -> dict[str, Any]:
+    """Return the layers and bytes of a method; distinct, replicated, parameters and their bytes are those of the best step."""
     distinct, layers = distinct_layers(runs["best_owner"][method]), runs["best_owner"].shape[-1]
     return {
         "distinct": distinct.tolist(),
         "distinct_in_training": runs["distinct"][method].mean(-1, dtype=float).tolist(),
         "replicated": (1 - distinct / layers).tolist(),
         "parameters": _by_size(sizes, "parameters", distinct).astype(int).tolist(),
+        "parameter_bytes": _by_size(sizes, "parameter_bytes", distinct).astype(int).tolist(),
         "bytes": _bytes(sizes, runs["distinct"][method]),
     }
 
 
-def _bytes(sizes: Sizes, distinct: np.ndarray) -> dict[str, Any]:
+def _bytes(sizes: SizesOfMethod, distinct: np.ndarray) -> dict[str, Any]:
     """Return the bytes of a method by seed, as means and maxima over steps; distinct: `[seed, step]`.
 
     stored_bytes: parameters, gradients and optimizer state together.
@@ -102,7 +105,7 @@ def _bytes(sizes: Sizes, distinct: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _by_size(sizes: Sizes, name: str, distinct: np.ndarray) -> np.ndarray:
+def _by_size(sizes: SizesOfMethod, name: str, distinct: np.ndarray) -> np.ndarray:
     """Look up `name` in `sizes` for each number of distinct layers; returns an array of the shape of `distinct`."""
     visited, index = np.unique(distinct, return_inverse=True)
     if missing := sorted(set(visited.tolist()) - set(sizes)):

@@ -94,12 +94,17 @@ def by_seed(rows: Sequence[Row], seeds: Sequence[int]) -> Table:
     ]
 
 
-def sizes(by_number: Mapping[Any, Mapping[str, int]]) -> Table:
-    """Return the parameters and bytes of training by number of distinct layers."""
+def sizes(by_method: Mapping[str, Mapping[Any, Mapping[str, int]]]) -> Table:
+    """Return the parameters and bytes of training by number of distinct layers; methods of the same sizes share a row."""
     parts = [name for name in BYTES if name != "stored_bytes"]
-    return ["distinct layers", "number of parameters", *(BYTES[name] for name in parts), "a change of ties"], [
-        [str(number), f"{size['parameters']:,}", *(_mib(size[name]) for name in (*parts, "move_bytes"))]
-        for number, size in sorted((int(number), size) for number, size in by_number.items())
+    methods: dict[tuple[int, ...], list[str]] = {}
+    for method, by_number in by_method.items():
+        for number, size in by_number.items():
+            row = int(number), *(size[name] for name in ("parameters", *parts, "move_bytes"))
+            methods.setdefault(row, []).append(method)
+    return ["distinct layers", "number of parameters", *(BYTES[name] for name in parts), "a change of ties", "methods"], [
+        [str(number), f"{parameters:,}", *map(_mib, stored), ", ".join(names)]
+        for (number, parameters, *stored), names in sorted(methods.items())
     ]
 
 

@@ -1,0 +1,58 @@
+"""The choice of a learning rate among several, on seeds that are not reported."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Tried(NamedTuple):
+    """Learning rates that were tried: ascending rates, and final losses `[rate, seed]`, infinite if a model diverged.
+
+    records: of the models with the best rate, as `FIELD`, `[seed, record, ...]`.
+    """
+
+    rates: np.ndarray
+    losses: np.ndarray
+    records: Mapping[str, np.ndarray] = {}
+
+    @property
+    def best(self) -> int:
+        """The number of the rate with the lowest mean loss."""
+        return int(np.argmin(self.losses.mean(axis=1)))
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best rate is the lowest or the highest that was tried."""
+        return self.best in (0, len(self.rates) - 1)
+
+
+MOST_EXTENSIONS = 3  # of the tried rates
+
+
+def choose_rate(rates: Sequence[float], losses_at: Callable[[Sequence[float]], np.ndarray]) -> Tried:
+    """Try learning rates, and half the lowest or twice the highest as long as it is the best one, at most three times.
+
+    losses_at: rates -> final losses `[rate, seed]`.
+    """
+    found = dict(zip(rates, losses_at(rates), strict=True))
+    for extension in range(MOST_EXTENSIONS + 1):
+        tried = Tried(np.array(sorted(found)), np.array([found[rate] for rate in sorted(found)]))
+        if not tried.at_edge or extension == MOST_EXTENSIONS:
+            return tried
+        rate = float(tried.rates[0] / 2 if tried.best == 0 else tried.rates[-1] * 2)
+        found[rate] = losses_at([rate])[0]
+    raise AssertionError
+
+
+def tuning_rows(tried: Mapping[Any, Tried]) -> dict[str, dict[str, Any]]:
+    """Return the learning rates that were tried, by class of models, as in results.json."""
+    return {
+        kind: {
+            "rates": each.rates.tolist(),
+            "losses": each.losses.tolist(),
+            "best": float(each.rates[each.best]),
+            "at_edge": each.at_edge,
+        }
+        for kind, each in tried.items()
+    }

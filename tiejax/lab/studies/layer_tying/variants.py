@@ -1,0 +1,81 @@
+"""Methods that the user defines: a fixed map of layers together with a change of the model."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.system.visible import cut
+from tiejax.tying.errors import TieError
+from tiejax.tying.layer_maps import MAPS, check_maps, static_map
+from tiejax.tying.owner import Owner, check_owner
+
+# Power of N, the number of layers that share the same weights, by which the updates of the residual stream are multiplied.
+SCALES = {"none": 0.0, "1/N": -1.0, "1/sqrt(N)": -0.5}
+FIELDS = ("map", "distinct", "lora_rank", "residual_scale", "width", "better_than", "not_worse_than")
+MOST = 2**20  # of counts
+
+
+class Variant(NamedTuple):
+    """A fixed map and a model.
+
+    Attributes:
+        map: name of a built-in map, or the owner of each layer.
+        distinct: number of distinct layers of a built-in map (default: that of the run).
+        lora_rank: rank of the low-rank adaptation of each layer.
+        residual_scale: a key of `SCALES`.
+        width: width of the model (default: that of the run); the feed-forward width changes in proportion.
+        better_than, not_worse_than: methods with which registered claims compare it.
+    """
+
+    map: str | list[int]
+    distinct: int | None = None
+    lora_rank: int = 0
+    residual_scale: str = "none"
+    width: int | None = None
+    better_than: str | None = None
+    not_worse_than: str | None = None
+
+    def owner(self, layers: int, distinct: int) -> Owner:
+        """Return the owner vector; distinct: number of distinct layers of the run."""
+        if isinstance(self.map, list):
+            return check_owner(self.map)
+        return static_map(self.map, layers, self.distinct or distinct)
+
+
+def checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
+    """Return a variant of `--variants`; raises BadInput, which names the field."""
+
+    def refuse(problem: str) -> BadInput:
+        return BadInput(f"--variants: {cut(name)}: {problem}")
+
+    if not isinstance(fields, Mapping) or "map" not in fields:
+        raise refuse(f"expected fields with a map, such as {{map: sequence, lora_rank: 4}}, got {cut(fields)}")
+    if unknown := [field for field in fields if field not in FIELDS]:
+        raise refuse(f"unknown field {cut(unknown[0])!r}; the fields are {', '.join(FIELDS)}")
+    variant = Variant(**fields)
+    if isinstance(variant.map, str):
+        if variant.map not in MAPS:
+            raise refuse(f"map: expected one of {', '.join(MAPS)} or a list of layers, got {cut(variant.map)}")
+    else:
+        try:
+            check_maps({"map": variant.map}, layers)
+        except TieError as error:
+            raise refuse(str(error)) from None
+    for field, least, most in (("distinct", 1, layers), ("lora_rank", 0, MOST), ("width", 1, MOST)):
+        value = getattr(variant, field)
+        if value is not None and (type(value) is not int or not least <= value <= most):
+            raise refuse(f"{field}: expected a whole number from {least} to {most:,}, got {cut(value)}")
+    if variant.residual_scale not in SCALES:
+        raise refuse(f"residual_scale: expected one of {', '.join(SCALES)}, got {cut(variant.residual_scale)}")
+    if variant.width is not None and variant.width % heads:
+        raise refuse(f"width: expected a multiple of --heads {heads}, got {variant.width}")
+    return variant
+
+
+def check_compared(variants: Mapping[str, Variant], names: list[str]) -> None:
+    """Check that every variant is compared with methods of the run, `names`."""
+    for name, variant in variants.items():
+        for field in ("better_than", "not_worse_than"):
+            other = getattr(variant, field)
+            if other is not None and (other not in names or other == name):
+                raise BadInput(f"--variants: {cut(name)}: {field}: expected another method of the run, got {cut(other)}")
