@@ -1,7 +1,7 @@
 """Time and memory of a training step with tied and with untied layers, and the time that a change of ties takes."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -106,8 +106,9 @@ def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
     devices, batch = jax.devices()[:1], random_blocks(settings)
     untied, tied = tying.independent(layers), tying.static_map("sequence", layers, distinct_layers(settings.share, layers))
 
-    def layered(storage: Storage, loss: Callable[..., Any] | None = None) -> Layered:
-        return build(settings.study_settings(layers, storage), settings.vocab_size, 0, devices, loss)
+    def layered(storage: Storage, loss: Callable[..., Any] | None = None, rank: int = 0) -> Layered:
+        study = settings.study_settings(layers, storage)
+        return build(study, settings.vocab_size, 0, devices, loss, study.form("untied")._replace(lora_rank=rank))
 
     compact, full = layered("compact"), layered("full")
     by_hand = layered("compact", without_owners(settings.study_settings(layers, "compact")))
@@ -115,6 +116,9 @@ def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
         "untied, no owners": TimedForm(by_hand, untied, "compact", batch),
         "untied": TimedForm(compact, untied, "compact", batch),
         tied_name(settings, layers): TimedForm(compact, tied, "compact", batch),
+        f"{tied_name(settings, layers)}, rank {settings.lora_rank}": TimedForm(
+            layered("compact", rank=settings.lora_rank), tied, "compact", batch
+        ),
         tied_name(settings, layers, "full"): TimedForm(full, tied, "full", batch),
     }
 
@@ -156,13 +160,19 @@ def measure_forms(settings: LayersBench, layers: int, forms: Mapping[str, TimedF
     for _ in range(settings.repeats):
         for name, form in forms.items():
             measured[name].append(form.seconds_per_step(steps[name]))
-    rows = []
+    rows, tied = [], tied_name(settings, layers)
     for name, form in forms.items():
         size = form.layered.sizes[layers if form.storage == "full" else len(np.unique(form.owner))]
-        ratios = [seconds / base for seconds, base in zip(measured[name], measured["untied"], strict=True)]
-        over = float(np.median(ratios))
-        rows.append({"layers": layers, "form": name, **spread(measured[name]), "over_untied": over, **size._asdict()})
+        over = {
+            f"over_{base}": median_ratio(measured[name], measured[of]) for base, of in (("untied", "untied"), ("tied", tied))
+        }
+        rows.append({"layers": layers, "form": name, **spread(measured[name]), **over, **size._asdict()})
     return rows
+
+
+def median_ratio(seconds: Sequence[float], base: Sequence[float]) -> float:
+    """Return the median over rounds of the ratio of two forms' seconds."""
+    return float(np.median([one / other for one, other in zip(seconds, base, strict=True)]))
 
 
 def measure_changes(settings: LayersBench, layers: int, form: TimedForm) -> dict[str, Any]:
@@ -190,8 +200,9 @@ def measure_changes(settings: LayersBench, layers: int, form: TimedForm) -> dict
 def row_line(row: Mapping[str, Any]) -> str:
     """Return the line of a form for the terminal."""
     return (
-        f"{row['layers']:>3} layers, {row['form']:<22} {1000 * row['median']:8.1f} ms per step ({1000 * row['min']:.1f} to "
-        f"{1000 * row['max']:.1f})  {row['over_untied']:.3f} x untied  {row['parameter_bytes'] / 2**20:.1f} + "
+        f"{row['layers']:>3} layers, {row['form']:<27} {1000 * row['median']:8.1f} ms per step ({1000 * row['min']:.1f} to "
+        f"{1000 * row['max']:.1f})  {row['over_untied']:.3f} x untied, {row['over_tied']:.3f} x tied  "
+        f"{row['parameter_bytes'] / 2**20:.1f} + "
         f"{row['gradient_bytes'] / 2**20:.1f} + {row['optimizer_bytes'] / 2**20:.1f} MiB, peak "
         f"{row['peak_bytes'] / 2**20:.0f} MiB"
     )

@@ -202,6 +202,7 @@ class LayersBench(TimedBench):
     Args:
         layers: depths to measure, in layers
         share: layers per distinct layer in the tied models: with 6, a model of 12 layers has 2 distinct ones (map `sequence`)
+        lora_rank: rank of the low-rank adaptation in one of the tied models
         width: width of embeddings and hidden states, a multiple of 32, with one head per 32
         vocab_size: number of tokens in the vocabulary
         context: tokens per block
@@ -211,6 +212,7 @@ class LayersBench(TimedBench):
 
     layers: list[int] = dataclasses.field(default_factory=lambda: [12, 48])
     share: int = 6
+    lora_rank: int = 4
     width: int = 128
     vocab_size: int = 4096
     context: int = 128
@@ -225,7 +227,7 @@ class LayersBench(TimedBench):
             raise BadInput(f"--layers: expected a list of numbers >= 2, got {self.layers}")
         if self.width % HEAD_WIDTH:
             raise BadInput(f"--width: expected a multiple of {HEAD_WIDTH}, got {self.width}")
-        checks.check_counts(self, ("share", "width", "vocab_size", "batch_size"))
+        checks.check_counts(self, ("share", "lora_rank", "width", "vocab_size", "batch_size"))
         super().check()
         self.study_settings(self.layers[0], "compact")
 

@@ -14,6 +14,7 @@ from tiejax import tying
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.layer_tying import model
 from tiejax.lab.studies.layer_tying.text import BlockBatch
+from tiejax.models import counts
 
 SETTINGS = LayersBench(layers=[3], share=3, width=32, vocab_size=40, context=8, batch_size=2, repeats=5, seconds=0.001)
 
@@ -26,17 +27,20 @@ def test_results(tmp_path, capsys):
     assert set(results) == {"benchmark", "config", "devices", "platform", "cpus", "jax", "rows", "changes"}
     assert (results["benchmark"], results["config"]) == ("layers", dataclasses.asdict(settings))
     named = {(row["layers"], row["form"]): row for row in results["rows"]}
-    assert list(named) == [(4, form) for form in ("untied, no owners", "untied", "2 distinct, compact", "2 distinct, full")]
+    assert list(named) == [(4, form) for form in (
+        "untied, no owners", "untied", "2 distinct, compact", "2 distinct, compact, rank 4", "2 distinct, full"
+    )]  # fmt: skip
     for row in named.values():
         assert set(row) == {
-            *("layers", "form", "median", "min", "max", "over_untied"),
+            *("layers", "form", "median", "min", "max", "over_untied", "over_tied"),
             *("parameters", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "peak_bytes", "move_bytes"),
         }
         assert 0 < row["min"] <= row["median"] <= row["max"]
     bytes_of = {form: row["parameter_bytes"] for (_, form), row in named.items()}
     assert bytes_of["untied"] == bytes_of["untied, no owners"] == bytes_of["2 distinct, full"]
     assert bytes_of["untied"] > bytes_of["2 distinct, compact"]
-    assert named[4, "untied"]["over_untied"] == 1
+    assert bytes_of["2 distinct, compact, rank 4"] - bytes_of["2 distinct, compact"] == 4 * counts.lora(4, 32, 128, 4)
+    assert named[4, "untied"]["over_untied"] == named[4, "2 distinct, compact"]["over_tied"] == 1
     for change in results["changes"]:
         assert set(change) == {"layers", "first_visit_compile_s", "compilations_later", "median", "min", "max"}
         assert change["compilations_later"] == 0

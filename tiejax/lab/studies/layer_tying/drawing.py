@@ -193,7 +193,7 @@ def bytes_against_loss(points: Mapping[str, tuple[np.ndarray, np.ndarray]], refe
         panel.plot(x, loss, MARKERS[number % len(MARKERS)], color=colour, alpha=0.55, markersize=5, label=name)
         middle = float(np.mean(x))
         panel.hlines(loss.mean(), middle / APART**0.5, middle * APART**0.5, color=colour, linewidth=2.5)
-    if reference in points:
+    if reference is not None:
         panel.axhline(points[reference][1].mean(), color="black", linestyle="--", linewidth=0.8)
     panel.set_xscale("log")
     panel.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
@@ -208,13 +208,11 @@ def bytes_against_loss(points: Mapping[str, tuple[np.ndarray, np.ndarray]], refe
 def side_by_side(sizes: Mapping[str, float]) -> dict[str, float]:
     """Return the factor by which each method is moved along a logarithmic axis, so that almost equal sizes do not overlap."""
     shift: dict[str, float] = {}
-    cluster: list[str] = []
-    for name in [*sorted(sizes, key=lambda name: sizes[name]), None]:
-        if cluster and (name is None or sizes[name] > CLUSTER * sizes[cluster[0]]):
-            shift |= {other: APART ** (place - (len(cluster) - 1) / 2) for place, other in enumerate(cluster)}
-            cluster = []
-        if name is not None:
-            cluster.append(name)
+    left = sorted(sizes, key=lambda name: sizes[name])
+    while left:
+        cluster = [name for name in left if sizes[name] <= CLUSTER * sizes[left[0]]]
+        shift |= {name: APART ** (place - (len(cluster) - 1) / 2) for place, name in enumerate(cluster)}
+        left = left[len(cluster) :]
     return shift
 
 

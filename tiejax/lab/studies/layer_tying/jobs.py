@@ -63,7 +63,7 @@ class Jobs:
     """The queue of models of a run, with their progress.
 
     records: records of the trained models. rates: learning rate of each class of methods (default: that of the settings).
-    total, done, here: steps of all models so far asked for, steps done so far, and steps done by this process. compile_s,
+    total, done, here: steps of all models that are expected, steps done so far, and steps done by this process. compile_s,
     train_s: seconds that this process spent compiling (summed over devices) and training.
     """
 
@@ -77,6 +77,7 @@ class Jobs:
         self._lock = threading.Lock()  # guards all fields below
         self.records: dict[ModelName, Records] = {}
         self.rates: Mapping[str, float] = {}
+        self._expected: set[ModelName] = set()
         self._models: list[ModelName] = []
         self._waiting: list[ModelName] = []
         self._layered: dict[tuple[int, Form], Layered] = {}  # by the number of the group of devices
@@ -90,6 +91,7 @@ class Jobs:
 
     def train(self, models: Sequence[ModelName], devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
         """Train models, or stop when `stop()` is true; if one raises, re-raise after the others have saved checkpoints."""
+        self.expect(models)
         self._ask(models)
         self._stop, began, before = stop, time.perf_counter(), self.train_s
         groups = groups_of(devices, len(models), self._settings.batch_size, devices[0].platform)
@@ -106,6 +108,12 @@ class Jobs:
         for worker in workers:
             worker.result()
 
+    def expect(self, models: Sequence[ModelName]) -> None:
+        """Count the steps of models that will be trained, now or later, in `total`."""
+        assert self._settings.steps is not None
+        self._expected |= set(models)
+        self.total = len(self._expected) * self._settings.steps
+
     def _ask(self, models: Sequence[ModelName]) -> None:
         """Add models to the run; those that an earlier process finished are read."""
         assert self._settings.steps is not None
@@ -114,7 +122,6 @@ class Jobs:
         self.records |= found
         self._models += new
         self._waiting += [model for model in new if model not in found]
-        self.total += len(new) * self._settings.steps
         self.done += len(found) * self._settings.steps
 
     def _work(self, number: int, devices: Sequence[jax.Device]) -> None:

@@ -13,6 +13,7 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
 from tiejax.lab.runs.rates import Tried, choose_rate, tuning_rows
 from tiejax.lab.runs.resume import keep_text
+from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.train import begin, timing_of
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.layer_tying import figures, page
@@ -44,7 +45,8 @@ def run(launched: Launched, console: Console) -> int:
 
     def assessed(settings: Settings, looks: Looks) -> tuple[Results, Metrics]:
         """Return the results and the arrays of the seeds of these settings, which are trained."""
-        records = {(method, seed): jobs.records[ModelName(method, seed)] for method, seed in models_of(settings)}
+        names = models_of(settings, settings.seed_list)
+        records = {(name.method, name.seed): jobs.records[name] for name in names}
         metrics, sizes = metrics_of(settings, records), sizes_of(settings, records)
         directory.write_metrics(metrics)
         variants = {name: Variant(**fields) for name, fields in (settings.variants or {}).items()}
@@ -52,17 +54,17 @@ def run(launched: Launched, console: Console) -> int:
         return {"sizes": sizes, **findings}, runs
 
     with console:
+        jobs.expect(reported(settings, directory))
         tried = tune(jobs, settings, stop)
         say_rates(tried, console)
         jobs.rates = {name: float(each.rates[each.best]) for name, each in tried.items()}
         while not jobs.stopped:
-            parts = [seed_list(part) for part in directory.manifest.all_parts]
-            trained = settings.of_seeds([seed for part in parts for seed in part])
-            jobs.train([ModelName(*model) for model in models_of(trained)], jax.devices(), stop)
+            jobs.train(reported(settings, directory), jax.devices(), stop)
             if jobs.stopped:
                 break
+            parts = [seed_list(part) for part in directory.manifest.all_parts]
             looks = looks_done(settings, [len(part) for part in parts])
-            findings, runs = assessed(trained, looks)
+            findings, runs = assessed(settings.of_seeds([seed for part in parts for seed in part]), looks)
             if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
                 break
     if jobs.stopped:
@@ -87,9 +89,14 @@ def run(launched: Launched, console: Console) -> int:
     return 0
 
 
-def models_of(settings: Settings) -> list[tuple[str, int]]:
-    """Return the models of a run in the order of their training: method and seed."""
-    return [(method, seed) for seed in settings.seed_list for method in settings.names]
+def reported(settings: Settings, directory: RunDirectory) -> list[ModelName]:
+    """Return the models of the seeds that are to be trained so far, in this order."""
+    return models_of(settings, [seed for part in directory.manifest.all_parts for seed in seed_list(part)])
+
+
+def models_of(settings: Settings, seeds: Sequence[int]) -> list[ModelName]:
+    """Return the models of these seeds with every method, seed by seed, so that a run ends with whole seeds."""
+    return [ModelName(method, seed) for seed in seeds for method in settings.names]
 
 
 def tune(jobs: Jobs, settings: Settings, stop: Callable[[], bool]) -> dict[str, Tried]:
