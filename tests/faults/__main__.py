@@ -21,6 +21,8 @@ from faults.limits import without_disk_space
 from faults.pairs import pairs
 from faults.runs import commands, uninterrupted
 
+PARTS = ("inputs", "kills", "damages", "disk", "pairs")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -28,7 +30,7 @@ def main() -> None:
     parser.add_argument("--damages", type=int, default=100)
     parser.add_argument("--inputs", type=int, default=300)
     parser.add_argument("--studies", nargs="+", help="only these studies")
-    parser.add_argument("--parts", nargs="+", default=["inputs", "kills", "damages", "disk", "pairs"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng, began = random.Random(options.seed), time.monotonic()

@@ -42,6 +42,9 @@ def page_of(findings, pictures, **changed):
         },
         "steps": STEPS,
         "sizes": SIZES,
+        "rates": {},
+        "tuning": {},
+        "tuning_seeds": [],
         "timing": {"compile_s": 3.0, "train_s": 90.0, "model_steps_per_s": 42.0},
         **changed,
     }
@@ -50,7 +53,7 @@ def page_of(findings, pictures, **changed):
         "dropout": 0.2, "k": 1, "gradient": "all", "start": "tied", "reward": "negative-loss", "details": "own",
         "moments": "copy",
         "epsilon_floor": 0.05, "architecture": "gpt2", "objective": "causal", "storage": "compact", "corpus": ["wikitext-2"],
-        "tokenizer": None, "ties": "resolved",
+        "tokenizer": None, "ties": "resolved", "variants": {"low": {"map": "cycle", "lora_rank": 2}},
     }  # fmt: skip
     facts = {"command": "python x", "versions": {"jax": "1"}, "python": "3.11", "devices": ["cpu"], "git_commit": "abc"}
     html = page.page(RunOnPage(plain(results), settings, "steps: 4\n", facts, pictures))
@@ -80,6 +83,18 @@ def test_report_shows_settings_claims_and_tables(analysed, pictures):
     assert html.count("Reported by the paper.") == 4
     assert "random map" not in html
     assert "nan" not in html
+
+
+def test_report_names_chosen_rates_and_variants(analysed, pictures):
+    chosen = {
+        "rates": {"untied": 0.002, "shared": 0.004},
+        "tuning": {"untied": {"at_edge": False}, "shared": {"at_edge": True}},
+        "tuning_seeds": [1000, 1001],
+    }
+    html = page_of(analysed[0], pictures, **chosen)
+    assert "learning rates untied 0.002, shared 0.004 (the last that was tried) (chosen on 2 seeds that" in html
+    assert "low: map cycle, lora_rank 2" in html
+    assert "8 blocks, learning rate 0.001, weight" in page_of(analysed[0], pictures)
 
 
 def test_report_warns_of_excluded_seeds_and_explains_random_maps(analysed, pictures):

@@ -83,8 +83,9 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, "
         f"vocabulary {results['data']['vocabulary']:,}",
         "model": _model_words(results, settings),
-        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, learning rate "
-        f"{settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}; storage {settings['storage']}",
+        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {_rate_words(results, settings)}, weight "
+        f"decay {settings['weight_decay']:g}; storage {settings['storage']}",
+        **_variant_words(settings),
         "ties": f"{settings['ties']}, gradient {settings['gradient']}, moments {settings['moments']}, "
         f"start {settings['start']}, details {settings['details']}",
         "agent": f"{settings['layers'] - 1} actions per episode, k = {settings['k']} batches per action, "
@@ -98,6 +99,26 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         "source": SOURCE,
         **timing_words(results["timing"], facts),
     }
+
+
+def _rate_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Return the learning rate in words, or that of each class of methods with the seeds that chose it."""
+    if not results["rates"]:
+        return f"learning rate {settings['learning_rate']:g}"
+    rates = ", ".join(
+        f"{name} {rate:g}{' (the last that was tried)' if results['tuning'][name]['at_edge'] else ''}"
+        for name, rate in results["rates"].items()
+    )
+    return f"learning rates {rates} (chosen on {counted(len(results['tuning_seeds']), 'seed')} that are not reported)"
+
+
+def _variant_words(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return what defines each variant, if the run has any."""
+    described = (
+        f"{name}: {', '.join(f'{field} {value}' for field, value in fields.items())}"
+        for name, fields in (settings["variants"] or {}).items()
+    )
+    return {"variants": "; ".join(described)} if settings["variants"] else {}
 
 
 def _data_words(data: Mapping[str, Any]) -> str:

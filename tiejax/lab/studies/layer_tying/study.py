@@ -141,7 +141,8 @@ def announce(settings: Settings, text: Text, parameters: int, console: Console) 
         f"in blocks of {settings.context}; vocabulary {text.streams.vocabulary:,}; "
         f"fingerprint {text.streams.fingerprint[:16]}"
     )
+    seeds = f"{'up to ' if settings.until else ''}{settings.number_of_seeds} seeds"
     console.say(
-        f"{len(settings.names)} methods x {settings.number_of_seeds} seeds, {settings.steps:,} steps, {parameters:,} "
-        f"parameters untied, on {jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
+        f"{len(settings.names)} methods x {seeds}, {settings.steps:,} steps, {parameters:,} parameters untied, on "
+        f"{jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )
