@@ -26,11 +26,11 @@ from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
 
 pytestmark = pytest.mark.slow
 SMALL = shlex.split("""
-  --vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --k 2 --validate_every 6 --validation_blocks 8
+  --vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --k 2 --validate_every 12 --validation_blocks 8
   --test_blocks 10 --learning_rate .05
 """)
 METHODS = shlex.split("""
-  --steps 6 --methods [untied,all-one]
+  --steps 24 --methods [untied,all-one]
   --variants '{low-rank: {map: [0,0,2], lora_rank: 2}, wide: {map: untied, width: 16, residual_scale: 1/N}}'
 """)
 MAP = [0, 0, 2]
