@@ -97,7 +97,6 @@ def main(argv: Sequence[str]) -> int:
     environment.check_variables()
     environment.check_platforms()
     from tiejax.lab.studies.layer_tying import convert as conversion
-    from tiejax.lab.studies.layer_tying.files import serialised
 
     console = Console()
     before = conversion.read_untied(folder, listed, settings.model)
@@ -114,7 +113,7 @@ def main(argv: Sequence[str]) -> int:
         console.warn("the converted model takes no fewer bytes than the original")
     if out is not None:
         _check_new(out, folder)  # another process may have created it meanwhile
-        writing.replace(out, serialised(converted.weights))
+        writing.replace(out, conversion.file_of(converted.weights))
         console.result(f"converted: {settings.out}")
     return 0
 
@@ -127,7 +126,7 @@ def _check_new(out: Path, run: Path) -> None:
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
-        raise BadInput(f"--out {out}: cannot be created: {getattr(error, 'strerror', None) or error}") from None
+        raise BadInput(f"--out {cut(out)}: cannot be created: {getattr(error, 'strerror', None) or error}") from None
     if within(out, run):
         raise BadInput(f"--out {out}: lies in {run}, which is only read; name a file outside it")
     if not out.parent.is_dir():

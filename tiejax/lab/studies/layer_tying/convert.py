@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from tiejax import tying
+from tiejax import models, tying
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import Manifest, is_as_written
 from tiejax.lab.runs.run_directory import CONFIG
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import jobs, model
-from tiejax.lab.studies.layer_tying.files import Weights, read_weights
+from tiejax.lab.studies.layer_tying.files import read_weights, weights_file
 from tiejax.lab.studies.layer_tying.job import mean_loss
 from tiejax.lab.studies.layer_tying.settings import Form, Settings
 from tiejax.lab.studies.layer_tying.text import Text, build_data, prepare
@@ -23,6 +23,18 @@ from tiejax.system.visible import cut
 from tiejax.training.stack import stack_of, stack_size_of, with_stack
 
 ADAPTATION = "encoder/lora"
+
+
+class Weights(NamedTuple):
+    """The weights of a model, each distinct array once.
+
+    Attributes:
+        params: parameters with a slot of the stack for each distinct layer, and None for the second of the two tied tables.
+        owner: the layer whose weights each layer uses, int32 `[layers]`.
+    """
+
+    params: Any
+    owner: tying.Owner
 
 
 class Converted(NamedTuple):
@@ -64,16 +76,16 @@ def read_untied(folder: Path, listed: Manifest, name: str) -> Weights:
             f"{folder / file}: damaged or missing; remove {folder / jobs.FINISHED / name}.npz and resume the run to train that "
             "model again"
         )
-    weights = read_weights(folder / file)
-    if "lora" in weights.params["encoder"]:
+    params, reads = read_weights(folder / file)
+    if "lora" in params["encoder"]:
         raise BadInput(f"--model {name}: has low-rank adaptations; name a model with separate layers, such as that of untied")
-    layers, distinct = len(weights.owner), stack_size_of(weights.params, model.STACK)
+    layers, distinct = len(reads), stack_size_of(params, model.STACK)
     if distinct < layers:
         raise BadInput(
             f"--model {name}: its layers share weights already ({distinct} of {layers} are distinct); name a model with "
             "separate layers, such as that of untied"
         )
-    return weights
+    return Weights(tying.store(params, tying.Tie(*models.TABLE_PATHS)), tying.independent(layers))
 
 
 def convert(weights: Weights, owner: tying.Owner, rank: int | None) -> Converted:
@@ -109,6 +121,13 @@ def _squared_distance(stack: Any, other: Any) -> float:
     return math.fsum(float(np.sum((np.asarray(one, np.float64) - two) ** 2)) for one, two in zip(leaves, others, strict=True))
 
 
+def file_of(weights: Weights) -> bytes:
+    """Serialise the weights of a model in the format of a run's files."""
+    of_layers = tying.expansion_slots(weights.owner)
+    stack = jax.tree.map(lambda leaf: leaf[of_layers], stack_of(weights.params, model.STACK))
+    return weights_file(with_stack(weights.params, model.STACK, stack), weights.owner)
+
+
 def bytes_of(weights: Weights) -> int:
     """Return the bytes of all arrays of a model."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(weights.params))
@@ -119,7 +138,7 @@ def text_of_run(settings: Settings, listed: Manifest, console: Console) -> Text:
     try:
         text = prepare(settings, console, resume=True)
     except BadInput as error:  # which names an option of the run
-        raise BadInput(f"{Path(settings.out, CONFIG)}: {error}") from None
+        raise BadInput(f"{Path(settings.out or '') / CONFIG}: {error}") from None
     if text.streams.fingerprint != listed.text:
         raise BadInput(
             f"{settings.out}: was trained on another text ({str(listed.text)[:16]}...) than its --corpus now contains; restore "

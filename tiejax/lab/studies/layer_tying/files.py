@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import flax.traverse_util
 import jax
 import numpy as np
 import safetensors.flax
-from flax import traverse_util
 
 from tiejax import tying
 from tiejax.lab.runs.arrays import arrays_of, npz
@@ -17,45 +17,28 @@ from tiejax.models import TABLE_PATHS
 from tiejax.training.stack import stack_of, with_stack
 
 
-class Weights(NamedTuple):
-    """The weights of a model as its file holds them.
-
-    Attributes:
-        params: parameters with a slot of the stack for each distinct layer, and without the second of the two tied tables.
-        owner: the layer whose weights each layer uses, int32 `[layers]`.
-    """
-
-    params: Any
-    owner: np.ndarray
-
-
 def weights_file(params: Any, owner: np.ndarray) -> bytes:
-    """Serialise parameters, stacked over all layers, as a safetensors file with each distinct array once."""
-    # Index by owner, as `to_device` does with a state on the host, so that this works with resolved and with published ties.
-    stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params, STACK))
-    return serialised(Weights(with_stack(params, STACK, stack), owner))
-
-
-def serialised(weights: Weights) -> bytes:
-    """Serialise the weights of a model as a safetensors file.
+    """Serialise parameters, stacked over all layers, as a safetensors file with each distinct array once.
 
     The ties are in its metadata: `owner`, the layer whose weights each layer uses; `places`, the slot of each layer in the
     saved stack; `tied`, the paths of the two tables that share one array.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(weights.params)
+    # Index by owner, as `to_device` does with a state on the host, so that this works with resolved and with published ties.
+    stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params, STACK))
+    leaves = jax.tree_util.tree_leaves_with_path(with_stack(params, STACK, stack))
     named = {jax.tree_util.keystr(path, simple=True, separator="/"): jax.numpy.asarray(leaf) for path, leaf in leaves}
-    owner = weights.owner
     facts = {"owner": owner.tolist(), "places": tying.slots(owner, "compact").tolist(), "tied": TABLE_PATHS}
     content: bytes = safetensors.flax.save(named, {name: json.dumps(value) for name, value in facts.items()})
     return content
 
 
-def read_weights(path: Path) -> Weights:
-    """Read the weights of a model from its file; raises OSError or `safetensors.SafetensorError`."""
-    with safetensors.safe_open(path, framework="flax") as file:
-        owner = np.asarray(json.loads(file.metadata()["owner"]), np.int32)
-        named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return Weights(traverse_util.unflatten_dict(named, sep="/"), owner)
+def read_weights(path: Path) -> tuple[Any, np.ndarray]:
+    """Read a file of `weights_file`: the full parameters, and the slot of the stack that each layer reads, int32 `[layers]`."""
+    with safetensors.safe_open(path, "flax") as file:
+        facts = file.metadata()
+        named = {tuple(name.split("/")): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    params = tying.view(flax.traverse_util.unflatten_dict(named), [tying.Tie(*json.loads(facts["tied"]))])
+    return params, np.array(json.loads(facts["places"]), np.int32)
 
 
 def records_file(records: Records) -> bytes:
