@@ -16,7 +16,7 @@ def tiejax(*argv, module="tiejax"):
 
 def test_every_script_is_a_command():
     scripts = {path.stem.replace("_", "-") for path in EXPERIMENTS.glob("*.py")} - {"error-rates"}  # simulations for the docs
-    assert scripts == set(COMMANDS) - {"check", "tie", "untie", "factorise", "compare", "runs"}
+    assert scripts == set(COMMANDS) - {"check", "tie", "untie", "factorise", "share", "compare", "runs"}
 
 
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]], ids=str)

@@ -52,6 +52,12 @@ def _factorise() -> Tool:
     return Tool(factorise.main, factorise.Settings, factorise.COMMAND)
 
 
+def _share() -> Tool:
+    from tiejax.lab.commands import share
+
+    return Tool(share.main, share.Settings, share.COMMAND)
+
+
 def _runs() -> Tool:
     from tiejax.lab.commands import runs
 
@@ -86,6 +92,7 @@ COMMANDS = {
     "tie": Command("write a tied copy of an untied checkpoint, and report how much its logits change", _tie),
     "untie": Command("write an untied copy of a tied checkpoint", _untie),
     "factorise": Command("write embedding tables as products of narrow factors, and list what each rank saves", _factorise),
+    "share": Command("convert a trained model of layer-tying to shared layers with low-rank adaptations", _share),
     "compare": Command("compare finished runs of one study (exor, untying, ...)", studies.comparison),
     "runs": Command("list the run directories under a folder, with their results", _runs),
     "bench": Command("benchmark this machine (needs a checkout of the repository)", _bench),

@@ -57,13 +57,13 @@ def adapted(weights: PyTree, adaptation: PyTree) -> PyTree:
     """Return the weights with which a layer computes: W + A B for kernels, v + d for vectors.
 
     Args:
-        weights: weights of one layer, kernels `[inputs, outputs]` and vectors `[n]`.
-        adaptation: of this layer, without the leading axis of `initial`.
+        weights: weights of one layer, kernels `[inputs, outputs]` and vectors `[n]`, or of several layers, with a leading axis.
+        adaptation: of this layer, without the leading axis of `initial`, or of the same layers.
     """
     return jax.tree.map(_adapted_leaf, weights, adaptation)
 
 
-def _adapted_leaf(leaf: jax.Array, change: Any) -> jax.Array:
+def _adapted_leaf(leaf: jax.Array | np.ndarray, change: Any) -> jax.Array | np.ndarray:
     return leaf + (change["a"] @ change["b"] if isinstance(change, dict) else change)
 
 

@@ -31,8 +31,8 @@ def reopened(folder: Path, studies: Mapping[str, Study], purpose: str) -> tuple[
         settings = given.resolved()
     except BadInput as error:
         raise BadInput(f"{folder / CONFIG}: is not the configuration of a run ({error})") from None
-    if getattr(settings, "variants", None):
-        names = ", ".join(str(folder / name) for name in settings.variants)
+    if by_variant := getattr(settings, "by_variant", None):
+        names = ", ".join(str(folder / name) for name in by_variant)
         raise BadInput(f"{folder}: contains runs of several variants; name one of them: {names}")
     before = manifest.with_later(run.settings, study.settings(), study.may_change)
     if changed := manifest.differences(before, manifest.settings_of(settings, study.may_change)):

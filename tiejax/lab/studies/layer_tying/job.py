@@ -239,7 +239,7 @@ class _Model:
 
     def validate(self) -> None:
         """Record the loss on the selection blocks, and save the model on the host if it is the best so far."""
-        loss = _mean_loss(self.layered, self.state.params, self.data.selection, self.wiring)
+        loss = mean_loss(self.layered, self.state.params, self.data.selection, self.wiring)
         self.log.add("validation", step=self.step, loss=loss)
         if loss < self.best.loss:
             params = self.layered.params_to_host(self.state.params, self.ties.owner)
@@ -252,7 +252,7 @@ class _Model:
         # Nothing is trained here, so the rule of the ties makes no difference.
         ties = tying.LayerTies(best.owner, np.ones(self.settings.layers, bool), best.owner)
         wiring = tying.wiring(ties, self.settings.storage, "all", "resolved")
-        losses = {split: _mean_loss(self.layered, params, batches, wiring) for split, batches in self.data.held_out.items()}
+        losses = {split: mean_loss(self.layered, params, batches, wiring) for split, batches in self.data.held_out.items()}
         self.log.add("final", best_step=int(best.step), best_owner=best.owner, final_owner=self.ties.owner, **losses)
 
     def _record_size(self) -> None:
@@ -273,6 +273,7 @@ class _Model:
         )
 
 
-def _mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, float]], wiring: tying.Wiring) -> float:
+def mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, float]], wiring: tying.Wiring) -> float:
+    """Return the mean loss of weighted batches without dropout; params: stored parameters on the devices."""
     losses = [layered.loss(params, batch, wiring) for batch, _ in batches]
     return float(np.average([float(loss) for loss in losses], weights=[weight for _, weight in batches]))

@@ -1,0 +1,172 @@
+"""Conversion of a trained model without ties to shared layers with low-rank adaptations, and its loss before and after."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tiejax import models, tying
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.manifest import Manifest, is_as_written
+from tiejax.lab.runs.run_directory import CONFIG
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.layer_tying import jobs, model
+from tiejax.lab.studies.layer_tying.files import read_weights, weights_file
+from tiejax.lab.studies.layer_tying.job import mean_loss
+from tiejax.lab.studies.layer_tying.settings import Form, Settings
+from tiejax.lab.studies.layer_tying.text import Text, build_data, prepare
+from tiejax.models import lora
+from tiejax.system.visible import cut
+from tiejax.training.stack import stack_of, stack_size_of, with_stack
+
+ADAPTATION = "encoder/lora"
+
+
+class Weights(NamedTuple):
+    """The weights of a model, each distinct array once.
+
+    Attributes:
+        params: parameters with a slot of the stack for each distinct layer, and None for the second of the two tied tables.
+        owner: the layer whose weights each layer uses, int32 `[layers]`.
+    """
+
+    params: Any
+    owner: tying.Owner
+
+
+class Converted(NamedTuple):
+    """A converted model.
+
+    Attributes:
+        weights: the shared weights and the adaptations.
+        rank: the rank of the adaptations, at most the largest that a kernel can have.
+        apart: the squared Frobenius norm of the differences between the layers and the means that they share.
+        left_out: the part of `apart` that the adaptations leave out.
+        norm: the squared Frobenius norm of the layers.
+    """
+
+    weights: Weights
+    rank: int
+    apart: float
+    left_out: float
+    norm: float
+
+
+def read_untied(folder: Path, listed: Manifest, name: str) -> Weights:
+    """Return the weights of a trained model of a run.
+
+    Args:
+        folder: the run directory.
+        listed: its manifest.
+        name: METHOD-seedS.
+
+    Raises:
+        BadInput: The model is missing, unfinished or damaged, or its layers share weights or have adaptations.
+    """
+    file = f"models/{name}.safetensors"
+    if file not in listed.files:
+        trained = [Path(path).stem for path in listed.files if Path(path).parent.name == "models"]
+        known = f"those are {', '.join(trained)}" if trained else "it has none yet"
+        raise BadInput(f"--model: expected a trained model of {folder} ({known}), got '{cut(name)}'")
+    if not is_as_written(folder, file, listed):
+        raise BadInput(
+            f"{folder / file}: damaged or missing; remove {folder / jobs.FINISHED / name}.npz and resume the run to train that "
+            "model again"
+        )
+    params, reads = read_weights(folder / file)
+    if "lora" in params["encoder"]:
+        raise BadInput(f"--model {name}: has low-rank adaptations; name a model with separate layers, such as that of untied")
+    layers, distinct = len(reads), stack_size_of(params, model.STACK)
+    if distinct < layers:
+        raise BadInput(
+            f"--model {name}: its layers share weights already ({distinct} of {layers} are distinct); name a model with "
+            "separate layers, such as that of untied"
+        )
+    return Weights(tying.store(params, tying.Tie(*models.TABLE_PATHS)), tying.independent(layers))
+
+
+def convert(weights: Weights, owner: tying.Owner, rank: int | None) -> Converted:
+    """Return a model in which layers share their mean weights and have low-rank adaptations (`models.lora.from_layers`).
+
+    Args:
+        weights: a model with separate layers.
+        owner: the layer whose slot each layer will use, `[layers]`.
+        rank: rank of the adaptations; 0 for none, None for the full rank.
+    """
+    stack = stack_of(weights.params, model.STACK)
+    full = max(min(leaf.shape[1:]) for leaf in jax.tree.leaves(stack) if leaf.ndim == 3)
+    rank = full if rank is None else min(rank, full)
+    shared, adaptation = lora.from_layers(stack, owner, rank)
+    params = with_stack(weights.params, model.STACK, shared)
+    if adaptation is not None:
+        params = with_stack(params, ADAPTATION, adaptation)
+    slots = tying.slots(owner, "compact")
+    means = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[slots], shared)
+    adapted = means if adaptation is None else lora.adapted(means, _in_float64(adaptation))
+    apart, left_out, norm = (_squared_distance(stack, other) for other in (means, adapted, None))
+    return Converted(Weights(params, owner), rank, apart, left_out, norm)
+
+
+def _in_float64(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
+
+
+def _squared_distance(stack: Any, other: Any) -> float:
+    """Return the squared Frobenius norm of the difference of two trees; of the first tree if the other is None."""
+    leaves = jax.tree.leaves(stack)
+    others = [np.zeros(())] * len(leaves) if other is None else jax.tree.leaves(other)
+    return math.fsum(float(np.sum((np.asarray(one, np.float64) - two) ** 2)) for one, two in zip(leaves, others, strict=True))
+
+
+def file_of(weights: Weights) -> bytes:
+    """Serialise the weights of a model in the format of a run's files."""
+    of_layers = tying.expansion_slots(weights.owner)
+    stack = jax.tree.map(lambda leaf: leaf[of_layers], stack_of(weights.params, model.STACK))
+    return weights_file(with_stack(weights.params, model.STACK, stack), weights.owner)
+
+
+def bytes_of(weights: Weights) -> int:
+    """Return the bytes of all arrays of a model."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(weights.params))
+
+
+def text_of_run(settings: Settings, listed: Manifest, console: Console) -> Text:
+    """Return the text on which a run was trained; raises BadInput, also if its files have changed since."""
+    try:
+        text = prepare(settings, console, resume=True)
+    except BadInput as error:  # which names an option of the run
+        raise BadInput(f"{Path(settings.out or '') / CONFIG}: {error}") from None
+    if text.streams.fingerprint != listed.text:
+        raise BadInput(
+            f"{settings.out}: was trained on another text ({str(listed.text)[:16]}...) than its --corpus now contains; restore "
+            "the original files"
+        )
+    return text
+
+
+def loss_on_test(settings: Settings, text: Text, form: Form, weights: Weights) -> float:
+    """Return the loss of a model on the test blocks of a run, evaluated as in the run, in nats per token."""
+    layered = model.build(settings, text.streams.vocabulary, text.streams.begin, jax.devices()[:1], form=form)
+    # Nothing is trained, so the rule of the ties makes no difference.
+    ties = tying.LayerTies(weights.owner, np.ones(len(weights.owner), bool), weights.owner)
+    wiring = tying.wiring(ties, "compact", "all", "resolved")
+    batches = build_data(settings, text).held_out["test"]
+    return mean_loss(layered, layered.place(weights.params), batches, wiring)
+
+
+def report(before: Weights, converted: Converted, losses: Mapping[str, float]) -> list[str]:
+    """Return the lines that describe a conversion. losses: `before` and `after` it."""
+    old, new = bytes_of(before), bytes_of(converted.weights)
+    distinct = len(np.unique(converted.weights.owner))
+    lost = converted.left_out / converted.apart if converted.apart else 0.0
+    return [
+        f"map {converted.weights.owner.tolist()}: {distinct} of {len(before.owner)} layers distinct; adaptations of rank "
+        f"{converted.rank}",
+        f"weights: {old:,} bytes before, {new:,} after ({new / old:.3f} x)",
+        f"left out: {lost:.4%} of the squared Frobenius norm of the differences between layers and their means "
+        f"({converted.left_out / converted.norm:.4%} of that of the layers)",
+        f"test loss: {losses['before']:.6f} nats per token before, {losses['after']:.6f} after",
+    ]
