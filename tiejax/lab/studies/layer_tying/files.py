@@ -1,8 +1,10 @@
 """The files of each model in the run directory: weights (safetensors) and records (.npz)."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import flax.traverse_util
 import jax
 import numpy as np
 import safetensors.flax
@@ -28,6 +30,15 @@ def weights_file(params: Any, owner: np.ndarray) -> bytes:
     facts = {"owner": owner.tolist(), "places": tying.slots(owner, "compact").tolist(), "tied": TABLE_PATHS}
     content: bytes = safetensors.flax.save(named, {name: json.dumps(value) for name, value in facts.items()})
     return content
+
+
+def read_weights(path: Path) -> tuple[Any, np.ndarray]:
+    """Read a file of `weights_file`: the full parameters, and the slot of the stack that each layer reads, int32 `[layers]`."""
+    with safetensors.safe_open(path, "flax") as file:
+        facts = file.metadata()
+        named = {tuple(name.split("/")): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    params = tying.view(flax.traverse_util.unflatten_dict(named), [tying.Tie(*json.loads(facts["tied"]))])
+    return params, np.array(json.loads(facts["places"]), np.int32)
 
 
 def records_file(records: Records) -> bytes:
