@@ -17,10 +17,11 @@ import yaml
 from processes import EXPERIMENTS, end, start, wait_until
 from stream_runs import corpus_folder, metrics, text_of
 
+from tiejax import training
 from tiejax.lab.runs import environment, launch
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.studies.layer_tying import generation, text
+from tiejax.lab.studies.layer_tying import files, generation, text
 from tiejax.lab.studies.layer_tying.model import build_model
 from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
 from tiejax.models import counts
@@ -145,6 +146,23 @@ def test_every_model_continues_the_same_prompts(run, data):
         assert len(found["continuations"]) == 3
         assert found["distinct"] * 24 == pytest.approx(round(found["distinct"] * 24))  # three times eight tokens
     assert "Continuations of fixed prompts (seed 0)" in (run / "report.html").read_text()
+
+
+def test_models_with_shared_layers_continue_with_the_weights_in_their_files(run):
+    settings = settings_of(run)
+    prepared, tokenizer = (
+        text.prepare(settings, Console(quiet=True)),
+        tokenizers.Tokenizer.from_file(str(run / "tokenizer.json")),
+    )
+    blocks, found = prepared.blocks["validation"], json.loads((run / "results.json").read_text())["generated"]
+    rows, key = blocks[[0, len(blocks) // 2, -1]].astype(np.int32), training.stream(jax.random.key(0), "generation")
+    assert found["prompts"] == [tokenizer.decode(row) for row in rows[:, 1:4]]
+    for method in ("mine", "low-rank"):
+        model = build_model(settings, prepared.streams.vocabulary, settings.form(method))
+        weights = files.read_weights(run / "models" / f"{method}-seed0.safetensors")
+        tokens = np.asarray(generation.sampler(model, 3)(*weights, rows, key))[:, 4:]
+        texts = [tokenizer.decode(row, skip_special_tokens=False) for row in tokens]
+        assert found["methods"][method] == {"continuations": texts, "distinct": len(set(tokens.ravel().tolist())) / 24}
 
 
 def test_models_that_cannot_be_read_do_not_cost_the_results(run, tmp_path):

@@ -14,9 +14,10 @@ from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying.files import read_weights
 from tiejax.lab.studies.layer_tying.jobs import ModelName, weights_of
-from tiejax.lab.studies.layer_tying.model import build_model
+from tiejax.lab.studies.layer_tying.model import STACK, build_model
 from tiejax.lab.studies.layer_tying.settings import Form, Settings
 from tiejax.text.errors import first_line
+from tiejax.training.stack import stack_of, with_stack
 from tiejax.training.step import products_in
 
 PROMPT, CONTINUATION = 12, 24  # tokens, if the context has room for them
@@ -59,7 +60,9 @@ def generated(
         name = weights_of(ModelName(method, seed))
         if not directory.intact(name):
             raise BadInput(f"{directory.path / name} is damaged or missing")
-        return described(np.asarray(continued(settings.form(method))(*read_weights(directory.path / name), rows, key)))
+        params, reads = read_weights(directory.path / name)
+        params = with_every_slot(params, settings.layers)
+        return described(np.asarray(continued(settings.form(method))(params, reads, rows, key)))
 
     by_method: dict[str, Any] = {}
     for method in settings.names:
@@ -84,6 +87,12 @@ def lengths(context: int) -> tuple[int, int]:
     return prompt, min(CONTINUATION, room - prompt)
 
 
+def with_every_slot(params: Any, layers: int) -> Any:
+    """Return parameters whose stack has a slot for every layer, so that all methods of a form share a compiled function."""
+    filled = jax.tree.map(lambda leaf: leaf[np.minimum(np.arange(layers), len(leaf) - 1)], stack_of(params, STACK))
+    return with_stack(params, STACK, filled)
+
+
 def sampler(model: models.LanguageModel, prompt: int, temperature: float = TEMPERATURE) -> Callable[..., jax.Array]:
     """Return the compiled function (parameters, reads, blocks, key) -> blocks with every token after the prompt sampled.
 
@@ -93,8 +102,10 @@ def sampler(model: models.LanguageModel, prompt: int, temperature: float = TEMPE
 
     def sample(params: Any, reads: jax.Array, blocks: jax.Array, key: jax.Array) -> jax.Array:
         def fill(place: jax.Array, blocks: jax.Array) -> jax.Array:
+            # Given a position, `encode` would compile the last layer separately, which takes longer than it saves.
             with products_in("highest"):
-                logits = model.apply({"params": params}, blocks, jnp.full(len(blocks), place - 1), owner=reads)
+                states = jnp.asarray(model.apply({"params": params}, blocks, owner=reads, method="encode"))
+                logits = model.apply({"params": params}, states[:, place - 1], method=lambda model, state: model.head(state))
             scaled = jnp.asarray(logits, jnp.float32) / temperature
             return blocks.at[:, place].set(jax.random.categorical(jax.random.fold_in(key, place), scaled))
 
