@@ -20,7 +20,7 @@ from tiejax.text.errors import first_line
 from tiejax.training.stack import stack_of, with_stack
 from tiejax.training.step import products_in
 
-PROMPT, CONTINUATION = 12, 24  # tokens, if the context has room for them
+PROMPT, CONTINUATION = 12, 24  # tokens, or fewer in a short context
 TEMPERATURE = 0.8
 
 
@@ -82,9 +82,9 @@ def generated(
 
 def lengths(context: int) -> tuple[int, int]:
     """Return the number of tokens of a prompt and of its continuation, which fit into a block after the begin token."""
-    room = context - 1
-    prompt = min(PROMPT, room // 3)
-    return prompt, min(CONTINUATION, room - prompt)
+    available = context - 1
+    prompt = min(PROMPT, available // 3)
+    return prompt, min(CONTINUATION, available - prompt)
 
 
 def with_every_slot(params: Any, layers: int) -> Any:
