@@ -97,6 +97,33 @@ def test_report_names_chosen_rates_and_variants(analysed, pictures):
     assert "8 blocks, learning rate 0.001, weight" in page_of(analysed[0], pictures)
 
 
+def test_report_shows_continuations_whatever_the_tokens_spell(analysed, pictures):
+    hostile = ["<script>alert(1)</script> `a` & b", "line\nend\x1b[31m\u202e\ud800", "  two  spaces"]
+    generated = {
+        "seed": 3,
+        "temperature": 0.8,
+        "prompts": ["the <b>", "\n", ""],
+        "text": {"continuations": ["as written"] * 3, "distinct": 0.75},
+        "methods": {
+            "untied": {"continuations": hostile, "distinct": 0.5},
+            "all-one": {"problem": "x.safetensors is <damaged>"},
+        },
+    }
+    html = page_of(analysed[0], pictures, generated=generated)
+    assert "Continuations of fixed prompts (seed 3)" in html
+    words = '<td class="words" style="white-space: pre-wrap">'
+    shown = ["&lt;script&gt;alert(1)&lt;/script&gt; `a` &amp; b", r"line\nend\x1b[31m\u202e\ud800", "  two  spaces"]
+    for text in shown:
+        assert f"<td>untied</td><td>50 %</td>{words}{text}</td>" in html, text
+    assert html.count(f"<td>the text itself</td><td>75 %</td>{words}as written</td>") == 3
+    assert html.count(f"<td>all-one</td><td>-</td>{words}none: x.safetensors is &lt;damaged&gt;</td>") == 3
+    assert "the &lt;b&gt;</th>" in html
+    assert r">\n</th>" in html
+    for hidden in ("<script>", "\x1b", "\u202e", "\ud800"):
+        assert hidden not in html
+    assert "Continuations" not in page_of(analysed[0], pictures)
+
+
 def test_report_warns_of_excluded_seeds_and_explains_random_maps(analysed, pictures):
     findings = analysed[0]
     rows = [*findings["methods"], {**findings["methods"][0], "method": "random-map"}]

@@ -7,17 +7,21 @@ import re
 import shlex
 import shutil
 
+import filelock
 import jax
 import numpy as np
 import pytest
-import safetensors
+import safetensors.numpy
+import tokenizers
 import yaml
 from processes import EXPERIMENTS, end, start, wait_until
 from stream_runs import corpus_folder, metrics, text_of
 
+from tiejax import training
 from tiejax.lab.runs import environment, launch
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.layer_tying import text
+from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.studies.layer_tying import files, generation, text
 from tiejax.lab.studies.layer_tying.model import build_model
 from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
 from tiejax.models import counts
@@ -126,6 +130,69 @@ def test_low_rank_adaptation_starts_at_the_map_without_it(run):
     parameters = {row["method"]: row["parameters"][0] for row in results["methods"]}
     assert parameters["low-rank"] - parameters["mine"] == counts.lora(3, 8, 32, 2)
     assert "better/low-rank" in [row["id"] for row in results["claims"]]
+
+
+def test_every_model_continues_the_same_prompts(run, data):
+    """Prompts and true continuations are passages of the text; the same model under two names writes the same."""
+    generated, corpus = json.loads((run / "results.json").read_text())["generated"], (data / "corpus.txt").read_text()
+    assert (generated["seed"], len(generated["prompts"])) == (0, 3)
+    for prompt, continuation in zip(generated["prompts"], generated["text"]["continuations"], strict=True):
+        assert prompt
+        assert prompt + continuation in corpus
+    assert list(generated["methods"]) == settings_of(run).names
+    assert generated["methods"]["copy"] == generated["methods"]["untied"]
+    assert len({str(found["continuations"]) for found in generated["methods"].values()}) > 1
+    for found in (generated["text"], *generated["methods"].values()):
+        assert len(found["continuations"]) == 3
+        assert found["distinct"] * 24 == pytest.approx(round(found["distinct"] * 24))  # three times eight tokens
+    assert "Continuations of fixed prompts (seed 0)" in (run / "report.html").read_text()
+
+
+def test_models_with_shared_layers_continue_with_the_weights_in_their_files(run):
+    settings = settings_of(run)
+    prepared, tokenizer = (
+        text.prepare(settings, Console(quiet=True)),
+        tokenizers.Tokenizer.from_file(str(run / "tokenizer.json")),
+    )
+    blocks, found = prepared.blocks["validation"], json.loads((run / "results.json").read_text())["generated"]
+    rows, key = blocks[[0, len(blocks) // 2, -1]].astype(np.int32), training.stream(jax.random.key(0), "generation")
+    assert found["prompts"] == [tokenizer.decode(row) for row in rows[:, 1:4]]
+    for method in ("mine", "low-rank"):
+        model = build_model(settings, prepared.streams.vocabulary, settings.form(method))
+        weights = files.read_weights(run / "models" / f"{method}-seed0.safetensors")
+        tokens = np.asarray(generation.sampler(model, 3)(*weights, rows, key))[:, 4:]
+        texts = [tokenizer.decode(row, skip_special_tokens=False) for row in tokens]
+        assert found["methods"][method] == {"continuations": texts, "distinct": len(set(tokens.ravel().tolist())) / 24}
+
+
+def test_models_that_cannot_be_read_do_not_cost_the_results(run, tmp_path):
+    """A damaged file and an intact one that lacks an array are named; the continuations of the others stay the same."""
+    shutil.copytree(run, tmp_path / "copy")
+    copy = RunDirectory(tmp_path / "copy", filelock.FileLock(tmp_path / "lock"), RunDirectory.opened(tmp_path / "copy"))
+    damaged, lacking = (f"models/{method}-seed0.safetensors" for method in ("agent", "untied"))
+    (copy.path / damaged).write_bytes((copy.path / damaged).read_bytes()[:-1])
+    with safetensors.safe_open(run / lacking, "numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys() if "positions" not in name}  # noqa: SIM118
+        copy.write(lacking, safetensors.numpy.save(arrays, file.metadata()))
+    settings, warnings = settings_of(run), []
+    prepared = text.prepare(settings, Console(quiet=True))
+    decode = tokenizers.Tokenizer.from_file(str(run / "tokenizer.json")).decode
+    blocks, vocabulary = prepared.blocks["validation"], prepared.streams.vocabulary
+    found = generation.generated(settings, copy, blocks, vocabulary, decode, warnings.append)["methods"]
+    before = json.loads((run / "results.json").read_text())["generated"]["methods"]
+    assert found.pop("agent") == {"problem": f"{copy.path / damaged} is damaged or missing"}
+    assert list(found.pop("untied")) == ["problem"]
+    assert found == {name: before[name] for name in found}
+    assert [line.split(":")[0] for line in warnings] == ["agent, seed 0", "untied, seed 0"]
+
+
+def test_masked_models_continue_nothing(data, monkeypatch):
+    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)
+    argv = ["--objective", "masked", "--methods", "[untied]", "--maps", "{}", "--variants", "{}", "--steps", 2]
+    assert launch.main(STUDY, arguments(data, *argv, "--out", data / "masked", "--quiet")) == 0
+    assert "generated" not in json.loads((data / "masked" / "results.json").read_text())
+    assert "Continuations" not in (data / "masked" / "report.html").read_text()
 
 
 @pytest.mark.slow

@@ -9,9 +9,10 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, marked_as_reported, reproduction, timing_words
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
-from tiejax.lab.studies.layer_tying.tables import perplexity, shown, tables
+from tiejax.lab.studies.layer_tying.tables import continuations, perplexity, shown, tables
 from tiejax.statistics.power import fewest_seeds
 
+PACKAGE, TEMPLATE = "tiejax.lab.studies.layer_tying", "report.html.j2"
 QUESTION = (
     "While a transformer trains, an agent decides for each layer in turn whether it has separate weights or copies an earlier "
     "layer. Is the final model as good as an untied one, how much memory does it save, and does the agent do better than "
@@ -45,6 +46,10 @@ def page(run: RunOnPage) -> str:
         figures=run.pictures,
         numbers=tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
+        package=PACKAGE,
+        template=TEMPLATE,
+        generated=results.get("generated"),  # only of causal models
+        continuations=continuations(results["generated"]) if "generated" in results else [],
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import tokenizers
 
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
@@ -18,6 +19,7 @@ from tiejax.lab.runs.train import begin, timing_of
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
+from tiejax.lab.studies.layer_tying.generation import generated
 from tiejax.lab.studies.layer_tying.jobs import Jobs, ModelName, best_loss
 from tiejax.lab.studies.layer_tying.model import facts_of_model
 from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
@@ -36,7 +38,8 @@ def run(launched: Launched, console: Console) -> int:
     assert directory is not None
     text: Text = launched.prepared
     text_facts = text.streams.facts | {"fingerprint": text.streams.fingerprint}
-    data = keep_text(directory, text_facts, text.streams.tokenizer_file.read_bytes())
+    tokenizer_file = text.streams.tokenizer_file.read_bytes()
+    data = keep_text(directory, text_facts, tokenizer_file)
     stop, facts = begin(launched, console)
     model = facts_of_model(settings, text.streams.vocabulary)
     announce(settings, text, model["parameters_untied"], console)
@@ -85,6 +88,10 @@ def run(launched: Launched, console: Console) -> int:
             "timing": timing_of(jobs.compile_s, jobs.train_s if jobs.here else 0.0, jobs.here),
         }
     )
+    if settings.objective == "causal":
+        decode = functools.partial(tokenizers.Tokenizer.from_buffer(tokenizer_file).decode, skip_special_tokens=False)
+        validation, vocabulary = text.blocks["validation"], text.streams.vocabulary
+        results["generated"] = generated(settings, directory, validation, vocabulary, decode, console.warn)
     finish(directory, settings, results, facts, figures.plot_all(runs, findings), page.page, console, launched.tracker)
     return 0
 

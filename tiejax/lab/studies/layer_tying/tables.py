@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.reporting.words import share
 from tiejax.lab.studies.layer_tying.drawing import MIB
 from tiejax.lab.studies.layer_tying.figures import final_maps
+from tiejax.system.visible import visible
 
 PERPLEXITIES = {
     "train_perplexity": "training",
@@ -112,6 +114,21 @@ def maps(rows: Sequence[Row], seeds: Sequence[int]) -> Table:
     """Return the final owner map of every method."""
     final = final_maps(rows, seeds)
     return ["layer", *map(str, range(len(final[0][1])))], [[label, *map(str, owner)] for label, owner in final]
+
+
+def continuations(generated: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    """Return each prompt with the rows of its continuations: method, share of distinct tokens, text with line ends as `\\n`."""
+    writers = {"the text itself": generated["text"], **generated["methods"]}
+
+    def row(name: str, found: Mapping[str, Any], prompt: int) -> list[str]:
+        if "problem" in found:
+            return [name, "-", f"none: {found['problem']}"]
+        return [name, share(found["distinct"]), visible(found["continuations"][prompt])]
+
+    return [
+        (visible(text), [row(name, found, prompt) for name, found in writers.items()])
+        for prompt, text in enumerate(generated["prompts"])
+    ]
 
 
 def shown(value: int | float | None, form: str) -> str:
