@@ -8,6 +8,7 @@ from tiejax.tying.errors import TieError
 from tiejax.tying.owner import Owner, check_owner, independent
 
 MAPS = ("untied", "all-one", "sequence", "cycle", "cycle-reversed", "sandwich", "middle-cycle", "reversed-halves")
+WITH_DISTINCT = ("sequence", "cycle", "cycle-reversed", "middle-cycle")  # maps with a given number of distinct layers
 
 
 def static_map(name: str, layers: int, distinct: int) -> Owner:

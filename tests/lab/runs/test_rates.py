@@ -13,11 +13,15 @@ from tiejax.lab.runs.rates import choose_rate
         (1e-3, [5e-4, 1e-3, 2e-3, 4e-3], False),
         (1.6e-2, [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2], False),
         (1.0, [1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2], True),
+        (9.0, [0.1, 0.3, 0.6], True),  # rates stay below 1
     ],
 )
 def test_rates_are_extended_while_the_best_is_at_the_edge(best, tried, at_edge):
     """Losses are (ln rate - ln best)^2, so that the rate nearest to `best` has the lowest."""
-    found = choose_rate([1e-3, 2e-3, 4e-3], lambda rates: np.outer(np.log(np.array(rates) / best) ** 2, np.ones(3)))
+    found = choose_rate(
+        [0.1, 0.3, 0.6] if best > 1 else [1e-3, 2e-3, 4e-3],
+        lambda rates: np.outer(np.log(np.array(rates) / best) ** 2, np.ones(3)),
+    )
     np.testing.assert_allclose(found.rates, tried)
     assert found.at_edge == at_edge
 

@@ -18,7 +18,7 @@ from tiejax.lab.studies.layer_tying.settings import Settings as RunSettings
 from tiejax.lab.studies.layer_tying.variants import MOST
 from tiejax.system.visible import cut
 from tiejax.tying.errors import TieError
-from tiejax.tying.layer_maps import MAPS, check_maps, static_map
+from tiejax.tying.layer_maps import MAPS, WITH_DISTINCT, check_maps, static_map
 from tiejax.tying.owner import Owner
 
 
@@ -52,8 +52,10 @@ class Settings:
         if self.map is None or (isinstance(self.map, str) and self.map not in MAPS):
             got = "" if self.map is None else f", got '{cut(self.map)}'"
             raise BadInput(f"--map: expected one of {', '.join(MAPS)} or a list of layers such as [0, 0, 2, 2]{got}")
-        if isinstance(self.map, list) and self.distinct is not None:
-            raise BadInput("--distinct: the list in --map determines the distinct layers; leave out --distinct")
+        if self.distinct is not None and self.map not in WITH_DISTINCT:
+            raise BadInput(
+                f"--distinct: --map determines the distinct layers, except for {', '.join(WITH_DISTINCT)}; leave out --distinct"
+            )
         if self.lora_rank != "full" and not 0 <= self.lora_rank <= MOST:
             raise BadInput(f"--lora_rank: expected full or an integer from 0 to {MOST:,}, got {cut(self.lora_rank)}")
         if self.out == "":

@@ -164,7 +164,11 @@ def next_seeds(launched: Launched, console: Console, looks: Looks, test: Callabl
     run = launched.run
     if run is None or run.finished or len(looks.done) == len(looks.planned):
         return None
-    if not (left := [row for row in test() if row["family"] == "registered" and row["verdict"] == "undecided"]):
+    registered = [row for row in test() if row["family"] == "registered"]
+    if not registered:
+        console.say("no claim is registered about this run: no seeds are added")
+        return None
+    if not (left := [row for row in registered if row["verdict"] == "undecided"]):
         console.say(f"every registered claim is decided with {looks.done[-1]:,} seeds")
         return None
     until = looks.planned[len(looks.done)]

@@ -3,6 +3,7 @@
 import numpy as np
 from layer_runs import SIZES, TOKENS_PER_WORD, findings_of, run
 
+from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.layer_tying import figures
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.lab.studies.layer_tying.tables import tables
@@ -39,9 +40,34 @@ def test_a_seed_with_a_diverged_method_counts_only_in_claims():
         np.testing.assert_array_equal(runs[name], values)
 
 
-def test_no_findings_without_a_finite_seed():
+def test_a_method_that_diverges_in_every_seed_counts_as_the_worst():
     metrics = run()
     metrics["train_loss"][0] = np.nan
+    metrics["test_loss"][0] = np.nan
+    findings, runs = analyse(metrics, SIZES, TOKENS_PER_WORD)
+    assert (findings["seeds"], findings["methods"], findings["excluded_seeds"]) == ([], [], [3, 5])
+    rows = {row["id"]: row for row in findings["claims"]}
+    np.testing.assert_allclose(rows["perplexity/agent"]["differences"], np.log([4 / 16, 4 / 16]))
+    assert figures.plot_all(runs, findings) == []
+
+
+def test_verdicts_of_looks_stay():
+    """At the first of two looks a difference that is the same in ten seeds is decided; later seeds contradict it."""
+    metrics, seeds = run(), 16
+    shared = ("methods", "validation_step", "agents", "action_episode", "action_layer", "epsilon")
+    many = {name: values if name in shared else np.repeat(values[:, :1], seeds, axis=1) for name, values in metrics.items()
+            if name != "seeds"}  # fmt: skip
+    many["seeds"] = np.arange(seeds)
+    many["test_loss"] = np.stack([np.full(seeds, 3.0), np.where(np.arange(seeds) < 10, 2.0, 9.0), np.full(seeds, 4.0)])
+    findings, _ = analyse(many, SIZES, TOKENS_PER_WORD, {}, Looks([10, 16], [10, 16]))
+    row = {row["id"]: row for row in findings["claims"]}["perplexity/agent"]
+    assert (row["verdict"], row["look"], row["n"], row["estimate"]) == ("supported", 10, 10, -1.0)
+    assert row["latest"]["n"] == 16
+
+
+def test_no_findings_without_a_finite_model():
+    metrics = run()
+    metrics["train_loss"][:] = np.nan
     findings, runs = analyse(metrics, SIZES, TOKENS_PER_WORD)
     assert (findings["seeds"], findings["methods"], findings["claims"], findings["excluded_seeds"]) == ([], [], [], [3, 5])
     assert figures.plot_all(runs, findings) == []

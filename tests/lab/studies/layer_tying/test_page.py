@@ -88,11 +88,12 @@ def test_report_shows_settings_claims_and_tables(analysed, pictures):
 def test_report_names_chosen_rates_and_variants(analysed, pictures):
     chosen = {
         "rates": {"untied": 0.002, "shared": 0.004},
-        "tuning": {"untied": {"at_edge": False}, "shared": {"at_edge": True}},
+        "tuning": {"untied": {"at_edge": False, "method": "untied"}, "shared": {"at_edge": True, "method": "cycle"}},
         "tuning_seeds": [1000, 1001],
     }
     html = page_of(analysed[0], pictures, **chosen)
-    assert "learning rates untied 0.002, shared 0.004 (the last that was tried) (chosen on 2 seeds that" in html
+    words = "learning rates untied 0.002 (by untied), shared 0.004 (by cycle, the last that was tried), chosen on 2 seeds that"
+    assert words in html
     assert "low: map cycle, lora_rank 2" in html
     assert "8 blocks, learning rate 0.001, weight" in page_of(analysed[0], pictures)
 
@@ -173,11 +174,17 @@ def test_finding_follows_the_verdicts():
         "method, 120.0; sandwich, the fixed map with the lowest mean, 86.20."
     )
     assert count == tally(found["claims"])
+    assert "cycle, the fixed map with the lowest mean, 92.00." in page.finding(found, ["sandwich"])[1]
     alone = results_with({}, 1, agent=3.0, untied=2.0)
     assert page.finding(alone) == [
         "As a description (one seed), test perplexities: the agent, 3.00; the untied method, 2.00.",
         tally([]),
     ]
+
+
+def test_finding_includes_the_claims_about_variants():
+    found = results_with({"better/low": ("the loss of low", -1, [-0.5] * 8)}, 8, untied=2.0)
+    assert page.finding(found)[0] == "The loss of low is -0.5 [-0.5, -0.5] (8 seeds): supported."
 
 
 def test_report_opens_with_the_finding(analysed, pictures):

@@ -49,6 +49,9 @@ def here(monkeypatch, tmp_path):
         ("--layers 3 --variants '{a: {map: cycle, distinct: 4}}'", ["--variants: a: distinct: expected a whole number"]),
         ("--variants '{a: {map: cycle, lora_rank: -1}}'", ["--variants: a: lora_rank: expected a whole number", "got -1"]),
         ("--variants '{a: {map: cycle, lora_rank: true}}'", ["--variants: a: lora_rank: expected a whole number", "got True"]),
+        ("--variants '{a: {map: cycle, lora_rank: null}}'", ["--variants: a: lora_rank: expected a whole number", "got None"]),
+        ("--variants '{a: {map: sandwich, distinct: 2}}'", ["--variants: a: distinct: the map determines the distinct layers"]),
+        ("--variants '{a: {map: cycle, residual_scale: [1]}}'", ["--variants: a: residual_scale: expected one of none, 1/N"]),
         ("--variants '{a: {map: cycle, residual_scale: 2}}'", ["--variants: a: residual_scale: expected one of none, 1/N"]),
         ("--heads 4 --variants '{a: {map: cycle, width: 6}}'", ["--variants: a: width: expected a multiple of --heads 4"]),
         ("--variants '{a: {map: cycle, better_than: b}}'", ["--variants: a: better_than: expected another method of the run"]),
@@ -109,18 +112,27 @@ def test_classes_that_share_a_learning_rate():
         "narrow": {"map": "untied", "width": 32},
         "loop": {"map": [0] * 12},
         "scaled": {"map": "all-one", "residual_scale": "1/N"},
+        "root": {"map": "all-one", "residual_scale": "1/sqrt(N)"},
     }
-    settings = Settings(width=64, learning_rate=3e-3, variants=variants).resolved()
+    settings = Settings(width=64, learning_rate=3e-3, variants=variants, maps={"my-loop": [0] * 12}).resolved()
     classes = {name: settings.class_of(name) for name in settings.names}
     assert classes == {
         "agent": "agent", "random-agent": "agent", "untied": "untied", "narrow": "untied", "all-one": "looped",
-        "loop": "looped", "low-rank": "adapted", "scaled": "scaled",
+        "loop": "looped", "my-loop": "looped", "low-rank": "adapted", "scaled": "scaled 1/N", "root": "scaled 1/sqrt(N)",
         **dict.fromkeys(("sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", "random-map", "found-map"),
                         "shared"),
     }  # fmt: skip
     assert settings.classes == {
-        "untied": "untied", "shared": "sequence", "looped": "all-one", "adapted": "low-rank", "scaled": "scaled",
-        "agent": "agent",
+        "untied": "untied", "shared": "sequence", "looped": "all-one", "adapted": "low-rank", "scaled 1/N": "scaled",
+        "scaled 1/sqrt(N)": "root", "agent": "agent",
     }  # fmt: skip
     assert settings.form("narrow", 1e-4) == (32, 128, 0, 0.0, 1e-4)
     assert settings.form("scaled") == (64, 256, 0, -1.0, 3e-3)
+    assert settings.form("root").residual_scale == -0.5
+
+
+def test_no_tuned_model_needs_an_agent():
+    """The learning agent tunes for both agents in any order, a random map of the run's size for methods after the agent."""
+    settings = Settings(methods=["random-agent", "agent", "found-map", "untied"]).resolved()
+    assert settings.classes == {"untied": "untied", "shared": "random-map", "agent": "agent"}
+    assert Settings(methods=["found-map", "agent", "cycle"]).resolved().classes["shared"] == "cycle"

@@ -54,7 +54,7 @@ def test_parameters_and_state(changed):
 def test_parameters_of_variants():
     """The largest adaptation is added to an untied model; a narrower model has the parameters of its width."""
     variants = {"low-rank": {"map": "cycle", "lora_rank": 2}, "more": {"map": "cycle", "lora_rank": 3},
-                "narrow": {"map": "untied", "width": 4}}  # fmt: skip
+                "narrow": {"map": "untied", "width": 4}, "wide": {"map": "all-one", "width": 16}}  # fmt: skip
     settings, plain = settings_of(variants=variants, methods=["untied"]), settings_of(methods=["untied"])
 
     def parameters(name):
@@ -67,6 +67,11 @@ def test_parameters_of_variants():
     assert parameters("more") == sizes.parameters(settings, VOCABULARY, 1) + adaptation
     assert parameters("low-rank") == sizes.parameters(settings, VOCABULARY, 1) + counts.lora(3, 8, 32, 2)
     assert parameters("narrow") == sizes.parameters(settings_of(width=4), VOCABULARY, 3)
+    assert sizes.parameters(settings, VOCABULARY, 1, "more") == parameters("more")
+    # On the host, the largest model with a slot for every layer; on the device, the largest one as it is.
+    assert sizes.need(settings).state == 4 * 4 * sizes.parameters(settings_of(width=16), VOCABULARY, 3)
+    del variants["wide"]
+    settings = settings_of(variants=variants, methods=["untied"])
     assert sizes.need(settings).state == sizes.need(plain).state + 4 * 4 * adaptation
 
 

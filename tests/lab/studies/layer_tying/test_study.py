@@ -204,7 +204,7 @@ def test_chosen_rates_train_the_reported_seeds_which_may_grow(data, tmp_path):
     ended = end(start(*rates, script=SCRIPT))
     assert ended.status == 0, ended.err
     results = json.loads((chosen / "results.json").read_text())
-    assert set(results["rates"]) == {"untied", "looped"}
+    assert {name: row["method"] for name, row in results["tuning"].items()} == {"untied": "untied", "looped": "all-one"}
     assert results["tuning_seeds"] == [1000]
     for name, rows in results["tuning"].items():
         assert rows["best"] == results["rates"][name] == rows["rates"][int(np.argmin(np.mean(rows["losses"], axis=1)))]

@@ -33,6 +33,9 @@ def analyse(
     finite, seeds = finite_seeds(losses_by_step(metrics))
     runs = select_seeds(metrics, finite, least_axes=2)
     findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
+    diverged = np.asarray(~losses_by_step(metrics)["finite"].all(axis=2))
+    if not diverged.all():
+        findings["claims"] = assessed(with_diverged_replaced(metrics, diverged), sizes, tokens_per_word, variants or {}, looks)
     if not finite.any():
         return findings, runs
     seconds = seconds_of(runs["time_step"], runs["distinct"])
@@ -40,24 +43,29 @@ def analyse(
     equal = at_equal_time(seconds, runs["validation_step"], runs["validation_loss"])
     findings["methods"] = summarise(runs, sizes, tokens_per_word, equal)
     findings["equal_time_s"] = equal["budget"].tolist()
-    every = with_diverged_replaced(metrics, np.asarray(~losses_by_step(metrics)["finite"].all(axis=2)))
-
-    def claims_of(number: int) -> list[Claim]:
-        """Return the claims on the first seeds."""
-        some = select_seeds(every, np.arange(len(every["seeds"])) < number, least_axes=2)
-        times = seconds_of(some["time_step"], some["distinct"])
-        at_time = at_equal_time(times, some["validation_step"], some["validation_loss"])
-        return claims(summarise(some, sizes, tokens_per_word, at_time), variants or {})
-
-    if looks is not None and looks.planned:
-        rows = assess_in_looks(claims_of, looks.done, len(looks.planned))
-    else:
-        rows = assess(claims_of(len(every["seeds"])))
-    findings["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in rows]
     if len(runs.get("action_episode", ())):
         runs |= episode_arrays(runs)
         findings["agents"] = agents_over_episodes(runs)
     return findings, runs
+
+
+def assessed(
+    metrics: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float], variants: Mapping[str, Variant], looks: Looks | None
+) -> list[dict[str, Any]]:
+    """Return the rows of all claims, tested at every look; arguments as in `analyse`, with diverged models replaced."""
+
+    def claims_of(number: int) -> list[Claim]:
+        """Return the claims on the first seeds."""
+        some = select_seeds(metrics, np.arange(len(metrics["seeds"])) < number, least_axes=2)
+        times = seconds_of(some["time_step"], some["distinct"])
+        at_time = at_equal_time(times, some["validation_step"], some["validation_loss"])
+        return claims(summarise(some, sizes, tokens_per_word, at_time), variants)
+
+    if looks is not None and looks.planned:
+        rows = assess_in_looks(claims_of, looks.done, len(looks.planned))
+    else:
+        rows = assess(claims_of(len(metrics["seeds"])))
+    return [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in rows]
 
 
 def with_diverged_replaced(metrics: Metrics, diverged: np.ndarray) -> dict[str, np.ndarray]:

@@ -68,8 +68,8 @@ def _of_agents(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None
             "learns/random-agent",
             "agent",
             "random-agent",
-            "The agent is better than one that always ties at random, regardless of their sizes "
-            f"({_sizes(rows)} distinct layers on average).",
+            f"The agent, with {_size(rows, 'agent')}, is better than one that always ties at random, with "
+            f"{_size(rows, 'random-agent')}.",
         ),
         better(
             "retrained/found-map",
@@ -83,7 +83,7 @@ def _of_agents(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None
                 f"static/{name}",
                 "agent",
                 name,
-                f"The agent is better than the fixed map {name}.",
+                f"The agent, with {_size(rows, 'agent')}, is better than the fixed map {name}, with {_size(rows, name)}.",
                 "registered" if name == CHOSEN_MAP else "exploratory",
             )
             for name in rows
@@ -172,7 +172,6 @@ def _memory(rows: Rows, part: str, words: str, kind: str, family: Family = "regi
     )
 
 
-def _sizes(rows: Rows) -> str:
-    """Return the mean number of distinct layers of each agent in words."""
-    numbers = [np.mean(rows[name]["distinct_in_training"]) for name in ("agent", "random-agent") if name in rows]
-    return " and ".join(f"{number:.1f}" for number in numbers)
+def _size(rows: Rows, method: str) -> str:
+    """Return the mean number of distinct layers of a method in training, in words; "" if it is missing."""
+    return f"{np.mean(rows[method]['distinct_in_training']):.1f} distinct layers" if method in rows else ""

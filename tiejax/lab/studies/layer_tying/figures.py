@@ -51,9 +51,9 @@ def plot_learning(runs: Metrics) -> Plot:
     return Plot(
         "learning",
         "Validation perplexity per token (on the blocks that select the best step) over steps and over seconds of training. "
-        "Thin: a seed; thick: mean over seeds (of nats, and of seconds); dashed: fixed maps. The first steps, with "
-        "perplexities far above all final ones, lie outside the panel. The time of a step is the median over all steps of its "
-        "method with the same number of distinct layers.",
+        "Thin: a seed; thick: mean over seeds (of nats, and of seconds); dashed: fixed maps and variants. The first steps, "
+        "with perplexities far above all final ones, lie outside the panel. The time of a step is the median over all steps of "
+        "its method with the same number of distinct layers.",
         drawing.learning(
             runs["validation_step"],
             dict(zip(names, runs["validation_loss"].astype(float), strict=True)),

@@ -59,12 +59,10 @@ def job_of(settings: Settings, method: str, seed: int, agent_records: Records | 
     elif method == "random-map":
         distinct = settings.distinct if agent_records is None else len(np.unique(agent_records["final"]["best_owner"][0]))
         owner = tying.random_map(settings.layers, distinct, np.random.default_rng([seed, RANDOM_MAPS]))
-    elif (variant := settings.variant(method)) is not None:
-        owner = variant.owner(settings.layers, settings.distinct)
-    elif settings.maps and method in settings.maps:
-        owner = tying.check_owner(settings.maps[method])
     else:
-        owner = tying.static_map(method, settings.layers, settings.distinct)
+        fixed = settings.fixed_map(method)
+        assert fixed is not None
+        owner = fixed
     return Job(method, seed, None, owner)
 
 

@@ -45,7 +45,7 @@ class ModelName(NamedTuple):
 
 def name_of(model: ModelName) -> str:
     """Return the name of a model in file names."""
-    rate = "" if model.rate is None else f"-rate{model.rate:g}"
+    rate = "" if model.rate is None else f"-rate{model.rate!r}"
     return f"{model.method}-seed{model.seed}{rate}"
 
 
@@ -74,13 +74,13 @@ class Jobs:
         self._settings, self._text, self._directory = settings, text, directory
         self._resume, self._console, self._tracker = resume, console, tracker
         self._stop: Callable[[], bool] = lambda: False
-        self._lock = threading.Lock()  # guards all fields below
+        self._lock = threading.Lock()  # guards the fields below, except `_layered`
         self.records: dict[ModelName, Records] = {}
         self.rates: Mapping[str, float] = {}
         self._expected: set[ModelName] = set()
         self._models: list[ModelName] = []
         self._waiting: list[ModelName] = []
-        self._layered: dict[tuple[int, Form], Layered] = {}  # by the number of the group of devices
+        self._layered: dict[tuple[tuple[jax.Device, ...], Form], Layered] = {}  # each used by one thread at a time
         self.total, self.done = 0, 0
         self.here, self.compile_s, self.train_s = 0, 0.0, 0.0
 
@@ -96,8 +96,7 @@ class Jobs:
         self._stop, began, before = stop, time.perf_counter(), self.train_s
         groups = groups_of(devices, len(models), self._settings.batch_size, devices[0].platform)
         with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
-            numbered = list(enumerate(groups))[: len(self._waiting)]
-            workers = [pool.submit(self._work, number, group) for number, group in numbered]
+            workers = [pool.submit(self._work, group) for group in groups[: len(self._waiting)]]
             while not all(worker.done() for worker in workers):
                 time.sleep(WAIT_S)
                 if any(worker.done() and worker.exception() for worker in workers):
@@ -124,8 +123,8 @@ class Jobs:
         self._waiting += [model for model in new if model not in found]
         self.done += len(found) * self._settings.steps
 
-    def _work(self, number: int, devices: Sequence[jax.Device]) -> None:
-        """Train models from the queue on a group of devices, one at a time. number: of the group."""
+    def _work(self, devices: Sequence[jax.Device]) -> None:
+        """Train models from the queue on a group of devices, one at a time."""
         with jax.default_device(devices[0]):
             data = build_data(self._settings, self._text)
             while self._waiting and not self._stop():
@@ -133,20 +132,21 @@ class Jobs:
                 if model is None:
                     time.sleep(WAIT_S)
                     continue
-                layered = self._layered_of(number, devices, model)
+                layered = self._layered_of(devices, model)
                 before = layered.compile_s
                 self._train(layered, data, model)
                 with self._lock:
                     self.compile_s += layered.compile_s - before
 
-    def _layered_of(self, number: int, devices: Sequence[jax.Device], model: ModelName) -> Layered:
+    def _layered_of(self, devices: Sequence[jax.Device], model: ModelName) -> Layered:
         """Return the compiled functions of a model on a group of devices, which models of the same form share."""
         rate = self.rates.get(self._settings.class_of(model.method)) if model.rate is None else model.rate
         form = self._settings.form(model.method, rate)
-        if (number, form) not in self._layered:
+        key = tuple(devices), form
+        if key not in self._layered:
             streams = self._text.streams
-            self._layered[number, form] = build(self._settings, streams.vocabulary, streams.begin, devices, form=form)
-        return self._layered[number, form]
+            self._layered[key] = build(self._settings, streams.vocabulary, streams.begin, devices, form=form)
+        return self._layered[key]
 
     def _next(self) -> ModelName | None:
         """Take the first model that needs no agent or whose agent is trained; None if there is none."""
@@ -157,7 +157,7 @@ class Jobs:
         return None
 
     def _waits_for_agent(self, model: ModelName) -> bool:
-        return model.method in AFTER_AGENT and "agent" in self._settings.methods
+        return model.rate is None and model.method in AFTER_AGENT and "agent" in self._settings.methods
 
     def _agent_of(self, model: ModelName) -> Records | None:
         """Return the records of the agent that a model needs; None if it is not trained yet or needs none."""
@@ -203,9 +203,10 @@ class Jobs:
 
     def _keep(self, model: ModelName, records: Records, params: object) -> None:
         """Write the files of a trained model and print its result; the records come last and mark the model as finished."""
+        weights = None if model.rate is not None else files.weights_file(params, records["final"]["best_owner"][0])
         with self._lock:  # every write updates the one file that lists the contents of the run
-            if model.rate is None:
-                self._directory.write(weights_of(model), files.weights_file(params, records["final"]["best_owner"][0]))
+            if weights is not None:
+                self._directory.write(weights_of(model), weights)
             self._directory.write(records_of(model), files.records_file(records))
             self.records[model] = records
         self._directory.remove(f"checkpoints/{name_of(model)}")

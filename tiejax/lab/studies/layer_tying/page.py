@@ -1,6 +1,6 @@
 """The HTML report of a layer-tying run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tiejax.lab.reporting import page as report
@@ -14,9 +14,9 @@ from tiejax.statistics.power import fewest_seeds
 
 PACKAGE, TEMPLATE = "tiejax.lab.studies.layer_tying", "report.html.j2"
 QUESTION = (
-    "While a transformer trains, an agent decides for each layer in turn whether it has separate weights or copies an earlier "
-    "layer. Is the final model as good as an untied one, how much memory does it save, and does the agent do better than "
-    "random ties or a fixed map?"
+    "Which layers of a transformer can share weights, at what cost, and with how much less memory: those of a fixed map, with "
+    "or without a low-rank adaptation of each layer, or those that an agent chooses, which decides for each layer in turn, "
+    "while the model trains, whether it has separate weights or copies an earlier layer?"
 )
 # The claims that answer the question.
 LEADING = ("perplexity/agent", "replicated/agent", "memory/mean", "learns/random-agent")
@@ -39,7 +39,7 @@ def page(run: RunOnPage) -> str:
     return report.render(
         title=f"Dynamic layer tying: {settings['architecture']}, {_shape(settings)}",
         question=QUESTION,
-        finding=finding(results),
+        finding=finding(results, settings["variants"] or {}),
         setting=_setting(results, settings, facts),
         notes=_notes(results),
         claims={"Claims": marked_as_reported(results["claims"])},
@@ -53,18 +53,23 @@ def page(run: RunOnPage) -> str:
     )
 
 
-def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the report: verdicts, means of the methods as a description, count of verdicts."""
-    return [*filter(None, [openings(results["claims"], LEADING), _description(results)]), tally(results["claims"])]
+def finding(results: Mapping[str, Any], variants: Iterable[str] = ()) -> list[str]:
+    """Return the answer to the question of the report: verdicts, means of the methods as a description, count of verdicts.
+
+    variants: names of the methods that are variants.
+    """
+    about_variants = [row["id"] for row in results["claims"] if row["id"].startswith(("better/", "not-worse/"))]
+    answer = openings(results["claims"], (*LEADING, *about_variants))
+    return [*filter(None, [answer, _description(results, variants)]), tally(results["claims"])]
 
 
-def _description(results: Mapping[str, Any]) -> str:
+def _description(results: Mapping[str, Any], variants: Iterable[str]) -> str:
     """Return the mean perplexities of the agent and the main other methods in a sentence; "" for runs without an agent."""
     by_method = {row["method"]: row for row in results["methods"]}
     if "agent" not in by_method:
         return ""
     named = {name: f"the {name} method" for name in ("untied", "random-agent") if name in by_method}
-    if fixed := [row for name, row in by_method.items() if name not in NOT_STATIC]:
+    if fixed := [row for name, row in by_method.items() if name not in (*NOT_STATIC, *variants)]:
         best = min(fixed, key=lambda row: row["test_perplexity"]["mean"])["method"]
         named[best] = f"{best}, the fixed map with the lowest mean"
     others = "".join(f"; {words}, {_test(by_method[name])}" for name, words in named.items())
@@ -111,10 +116,11 @@ def _rate_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     if not results["rates"]:
         return f"learning rate {settings['learning_rate']:g}"
     rates = ", ".join(
-        f"{name} {rate:g}{' (the last that was tried)' if results['tuning'][name]['at_edge'] else ''}"
+        f"{name} {rate:g} (by {results['tuning'][name]['method']}"
+        f"{', the last that was tried' if results['tuning'][name]['at_edge'] else ''})"
         for name, rate in results["rates"].items()
     )
-    return f"learning rates {rates} (chosen on {counted(len(results['tuning_seeds']), 'seed')} that are not reported)"
+    return f"learning rates {rates}, chosen on {counted(len(results['tuning_seeds']), 'seed')} that are not reported"
 
 
 def _variant_words(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -22,9 +22,9 @@ from tiejax.system.processors import cores
 from tiejax.system.visible import cut
 from tiejax.training.choices import Moments
 from tiejax.tying.errors import TieError
-from tiejax.tying.layer_maps import MAPS, check_maps
+from tiejax.tying.layer_maps import MAPS, check_maps, static_map
 from tiejax.tying.layer_ties import Gradient, Rule, Start
-from tiejax.tying.owner import Storage
+from tiejax.tying.owner import Owner, Storage, check_owner
 
 AGENTS: dict[str, Literal["learner", "random"]] = {"agent": "learner", "random-agent": "random"}
 AFTER_AGENT = ("random-map", "found-map")  # trained after the agent of their seed, if the run has one
@@ -32,8 +32,8 @@ METHODS = (*AGENTS, *MAPS, *AFTER_AGENT)
 BY_DEFAULT = [name for name in METHODS if name != "middle-cycle"]  # the same as sandwich with three distinct layers
 NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed map
 # Methods of a class share a learning rate: without ties; fixed and random maps; maps with one distinct layer; those with a
-# low-rank adaptation; those with a residual scale; agents.
-CLASSES = ("untied", "shared", "looped", "adapted", "scaled", "agent")
+# low-rank adaptation; those with each residual scale; agents.
+CLASSES = ("untied", "shared", "looped", "adapted", *(f"scaled {scale}" for scale in SCALES if SCALES[scale]), "agent")
 TUNING_SEED = 1000  # the first seed that chooses learning rates
 
 
@@ -57,8 +57,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     Args:
         seeds: number of seeds (0, 1, ...), a list such as [3,7,11], or a range; each seed trains one model with every method.
             With --resume, more seeds are appended (default: 1)
-        until: decided adds seeds until every registered claim is decided: at 10, 16, 24, ... seeds, each look with an equal
-            share of .05
+        until: decided adds seeds until every registered claim is decided: the claims are tested at 10, 16 and 24 seeds and at
+            --max_seeds, each look with an equal share of .05
         corpus: text files or folders of text files (also .gz), or tfds:NAME for a TFDS data set with a text feature; a folder
             with one file for each of train, valid and test keeps these splits (default: the English text in Python itself)
         validation: text on which the best step is selected (default: the ninth tenth of the corpus)
@@ -113,9 +113,10 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         storage: store the distinct layers only (compact), or all layers (full; a single compiled program for all ties)
         batch_size: blocks per step
         learning_rate: learning rate of AdamW, which is constant
-        rates: learning rates to choose from, in ascending order, instead of --learning_rate: for each class of methods (untied;
-            shared layers; all-one; with low-rank adaptations; with a residual scale; agents) that with which the first of its
-            methods has the lowest validation loss. If it is the first or the last, half or twice of it is tried as well
+        rates: learning rates to choose from, in ascending order, instead of --learning_rate. Classes of methods choose
+            separately: those without ties, with shared layers, with one distinct layer, with low-rank adaptations, with each
+            residual scale, and agents. The first method of a class chooses the rate with the lowest mean validation loss. While
+            that is the first or the last, half or twice of it is tried as well, at most three times
         rate_seeds: number of seeds that choose among --rates, 1000, 1001, ...; they are not among the reported ones
         clip: maximum global norm of the gradient
         validate_every: steps between validations
@@ -263,25 +264,40 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
 
     def class_of(self, method: str) -> str:
         """Return the class of a method, whose methods share a learning rate."""
-        assert self.distinct is not None
         variant = self.variant(method)
         if method in AGENTS:
             return "agent"
         if variant is not None and variant.lora_rank:
             return "adapted"
         if variant is not None and SCALES[variant.residual_scale]:
-            return "scaled"
-        if variant is None:
-            return {"untied": "untied", "all-one": "looped"}.get(method, "shared")
-        distinct = len(set(variant.owner(self.layers, self.distinct).tolist()))
+            return f"scaled {variant.residual_scale}"
+        owner = self.fixed_map(method)
+        distinct = None if owner is None else len(set(owner.tolist()))
         return "untied" if distinct == self.layers else "looped" if distinct == 1 else "shared"
+
+    def fixed_map(self, method: str) -> Owner | None:
+        """Return the owner vector of a method with the same map for every seed, None for other methods."""
+        assert self.distinct is not None
+        if method in AGENTS or method in AFTER_AGENT:
+            return None
+        if (variant := self.variant(method)) is not None:
+            return variant.owner(self.layers, self.distinct)
+        if self.maps and method in self.maps:
+            return check_owner(self.maps[method])
+        return static_map(method, self.layers, self.distinct)
 
     @property
     def classes(self) -> dict[str, str]:
-        """The classes of the run's methods, each with the method whose learning rate is tuned for it."""
+        """The classes of the run's methods, each with the method that chooses its learning rate.
+
+        That is the first one, except that the agent that learns chooses for both agents, and a random map of the run's size for
+        methods that need the agent of their seed.
+        """
         first: dict[str, str] = {}
-        for method in self.names:
-            first.setdefault(self.class_of(method), method)
+        for method in self.names:  # the methods that need an agent come last
+            first.setdefault(self.class_of(method), "random-map" if method in AFTER_AGENT else method)
+        if "agent" in self.methods:
+            first["agent"] = "agent"
         return {name: first[name] for name in CLASSES if name in first}
 
     @property

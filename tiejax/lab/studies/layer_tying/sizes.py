@@ -11,16 +11,20 @@ from tiejax.models.shapes import TOKEN_TYPES, Shape
 
 HIDDEN = 128  # hidden width of the agent's network
 # The resolved settings that the estimate depends on.
-OPTIONS = ("width", "layers", "vocab_size", "feed_forward", "batch_size", "context", "seeds", "steps", "k")
+OPTIONS = ("width", "layers", "vocab_size", "feed_forward", "batch_size", "context", "seeds", "steps", "k", "variants")
 
 
-def parameters(settings: Any, vocabulary: int, distinct: int) -> int:
-    """Return the number of parameters of a model with `distinct` distinct layers, the shared table counted once."""
-    width, rows = settings.width, vocabulary + (settings.objective == "masked")
+def parameters(settings: Any, vocabulary: int, distinct: int, method: str = "untied") -> int:
+    """Return the number of parameters of a model with `distinct` distinct layers, the shared table counted once.
+
+    method: whose width and low-rank adaptation the model has.
+    """
+    form, rows = settings.form(method), vocabulary + (settings.objective == "masked")
+    width, adaptation = form.width, counts.lora(settings.layers, form.width, form.feed_forward, form.lora_rank)
     if settings.architecture == "gpt2":
         context = settings.context + (settings.details == "published")
-        return counts.gpt2(rows, distinct, width, settings.feed_forward, context, tied=True)
-    layers = counts.norm(width) + counts.transformer(distinct, width, settings.feed_forward)
+        return counts.gpt2(rows, distinct, width, form.feed_forward, context, tied=True) + adaptation
+    layers = counts.norm(width) + counts.transformer(distinct, width, form.feed_forward) + adaptation
     head = counts.bert_head(Shape(width, width, width, distinct, settings.heads, coupled=True), rows)
     return (rows + settings.context + TOKEN_TYPES) * width + layers + head
 
@@ -36,9 +40,8 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
         vocabulary = settings.vocab_size if settings.tokenizer is None else 1
     of_value = bytes_of_value(settings.dtype)
     of_state = min(of_value, bytes_of_value(settings.compute_dtype))
-    whole = parameters(settings, vocabulary, settings.layers) * of_value
+    whole = max(parameters(settings, vocabulary, settings.layers, name) for name in settings.names) * of_value
     # On the host, with a slot for every layer: the state last saved, and the parameters of the best step.
-    whole += _adaptations(settings) * of_value
     state = (1 + MOMENTS + 1) * whole + bool(settings.agents) * STATE * agent_parameters(settings.layers)
     places = settings.batch_size * settings.context
     return Need(
@@ -51,19 +54,17 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
 
 def _on_device(settings: Any, vocabulary: int) -> int:
     """Return the number of values on the device in training, with gradients, for the largest model that is certain to occur."""
-    every_layer = settings.storage == "full" or "untied" in settings.methods
-    weights = parameters(settings, vocabulary, settings.layers if every_layer else 1)
-    # With published ties every layer has gradients and moments, even if it shares its weights.
-    trained = parameters(settings, vocabulary, settings.layers) if settings.ties == "published" else weights
-    adaptations = _adaptations(settings)
-    return weights + adaptations + (MOMENTS + 1) * (trained + adaptations)
 
+    def values(method: str) -> int:
+        # The number of distinct layers of an agent, and of the methods that need one, is not known before.
+        owner = settings.fixed_map(method)
+        distinct = 1 if owner is None else len(set(owner.tolist()))
+        weights = parameters(settings, vocabulary, settings.layers if settings.storage == "full" else distinct, method)
+        # With published ties every layer has gradients and moments, even if it shares its weights.
+        trained = parameters(settings, vocabulary, settings.layers, method) if settings.ties == "published" else weights
+        return weights + (MOMENTS + 1) * trained
 
-def _adaptations(settings: Any) -> int:
-    """Return the number of parameters of the largest low-rank adaptation."""
-    forms = [settings.form(name) for name in settings.variants or {}]
-    sizes = [counts.lora(settings.layers, form.width, form.feed_forward, form.lora_rank) for form in forms]
-    return max(sizes, default=0)
+    return max(values(method) for method in settings.names)
 
 
 def records_bytes(settings: Any, agents: int) -> int:

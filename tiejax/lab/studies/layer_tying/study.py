@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
 from tiejax.lab.runs.rates import Tried, choose_rate, tuning_rows
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.stages import Stopped
 from tiejax.lab.runs.train import begin, timing_of
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.layer_tying import figures, page
@@ -30,6 +31,14 @@ from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.system.json_values import plain
 
 Results = dict[str, Any]
+
+
+class Trained(NamedTuple):
+    """A trained run: learning rates that were tried by class, the findings of results.json, and the arrays for figures."""
+
+    tried: dict[str, Tried]
+    findings: Results
+    runs: Metrics
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -56,21 +65,26 @@ def run(launched: Launched, console: Console) -> int:
         findings, runs = analyse(metrics, sizes, text.tokens_per_word, variants, looks)
         return {"sizes": sizes, **findings}, runs
 
-    with console:
+    def trained() -> Trained:
+        """Choose the learning rates and train the seeds of all looks. Raises Stopped."""
         jobs.expect(reported(settings, directory))
         tried = tune(jobs, settings, stop)
         say_rates(tried, console)
         jobs.rates = {name: float(each.rates[each.best]) for name, each in tried.items()}
-        while not jobs.stopped:
+        while True:
             jobs.train(reported(settings, directory), jax.devices(), stop)
             if jobs.stopped:
-                break
+                raise Stopped
             parts = [seed_list(part) for part in directory.manifest.all_parts]
             looks = looks_done(settings, [len(part) for part in parts])
             findings, runs = assessed(settings.of_seeds([seed for part in parts for seed in part]), looks)
             if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
-                break
-    if jobs.stopped:
+                return Trained(tried, {**findings, **facts_of(looks, parts)}, runs)
+
+    try:
+        with console:
+            tried, findings, runs = trained()
+    except Stopped:
         console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; continue with the same command and --resume")
         return 130
 
@@ -81,10 +95,9 @@ def run(launched: Launched, console: Console) -> int:
             "data": data,
             "steps": settings.steps,
             "rates": dict(jobs.rates),
-            "tuning": tuning_rows(tried),
+            "tuning": {name: row | {"method": settings.classes[name]} for name, row in tuning_rows(tried).items()},
             "tuning_seeds": settings.tuning_seeds if tried else [],
             **findings,
-            **facts_of(looks, parts),
             "timing": timing_of(jobs.compile_s, jobs.train_s if jobs.here else 0.0, jobs.here),
         }
     )
@@ -107,7 +120,10 @@ def models_of(settings: Settings, seeds: Sequence[int]) -> list[ModelName]:
 
 
 def tune(jobs: Jobs, settings: Settings, stop: Callable[[], bool]) -> dict[str, Tried]:
-    """Choose the learning rate of each class of methods among `--rates`, all classes at once as far as possible."""
+    """Choose the learning rate of each class of methods among `--rates`; none without. Raises Stopped.
+
+    The given rates are tried for all classes at once, further ones class by class.
+    """
     if settings.rates is None:
         return {}
 
@@ -115,7 +131,7 @@ def tune(jobs: Jobs, settings: Settings, stop: Callable[[], bool]) -> dict[str, 
         models = [ModelName(method, seed, rate) for rate in rates for seed in settings.tuning_seeds]
         jobs.train(models, jax.devices(), stop)
         if jobs.stopped:
-            return np.zeros((len(rates), settings.rate_seeds))
+            raise Stopped
         return np.array([best_loss(jobs.records[model]) for model in models]).reshape(len(rates), settings.rate_seeds)
 
     first = [
@@ -125,12 +141,11 @@ def tune(jobs: Jobs, settings: Settings, stop: Callable[[], bool]) -> dict[str, 
         for seed in settings.tuning_seeds
     ]
     jobs.train(first, jax.devices(), stop)
-    tried = {}
-    for name, method in settings.classes.items():
-        tried[name] = choose_rate(settings.rates, functools.partial(losses_of, method))
-        if jobs.stopped:
-            return {}
-    return tried
+    if jobs.stopped:
+        raise Stopped
+    return {
+        name: choose_rate(settings.rates, functools.partial(losses_of, method)) for name, method in settings.classes.items()
+    }
 
 
 def say_rates(tried: Mapping[str, Tried], console: Console) -> None:

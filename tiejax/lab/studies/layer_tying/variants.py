@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.visible import cut
 from tiejax.tying.errors import TieError
-from tiejax.tying.layer_maps import MAPS, check_maps, static_map
+from tiejax.tying.layer_maps import MAPS, WITH_DISTINCT, check_maps, static_map
 from tiejax.tying.owner import Owner, check_owner
 
 # Power of N, the number of layers that share the same weights, by which the updates of the residual stream are multiplied.
@@ -63,9 +63,12 @@ def checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
             raise refuse(str(error)) from None
     for field, least, most in (("distinct", 1, layers), ("lora_rank", 0, MOST), ("width", 1, MOST)):
         value = getattr(variant, field)
-        if value is not None and (type(value) is not int or not least <= value <= most):
+        absent = value is None and field != "lora_rank"
+        if not absent and (type(value) is not int or not least <= value <= most):
             raise refuse(f"{field}: expected a whole number from {least} to {most:,}, got {cut(value)}")
-    if variant.residual_scale not in SCALES:
+    if variant.distinct is not None and variant.map not in WITH_DISTINCT:
+        raise refuse(f"distinct: the map determines the distinct layers, except for {', '.join(WITH_DISTINCT)}; leave it out")
+    if not isinstance(variant.residual_scale, str) or variant.residual_scale not in SCALES:
         raise refuse(f"residual_scale: expected one of {', '.join(SCALES)}, got {cut(variant.residual_scale)}")
     if variant.width is not None and variant.width % heads:
         raise refuse(f"width: expected a multiple of --heads {heads}, got {variant.width}")
