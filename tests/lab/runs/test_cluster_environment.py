@@ -73,3 +73,13 @@ def test_a_command_refuses_them_before_it_waits_for_the_others(tmp_path):
     ended = end(start("--out", tmp_path / "run", env={**SLURM, "SLURM_PROCID": "x"}))
     assert_refused(ended, "SLURM_PROCID: expected an integer from 0 to 1, got 'x'")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("nodes", ["[[", "", "node[1-x", "no/de", "a\nb"])
+def test_nodes_that_are_no_hosts_are_refused(environment, nodes):
+    environment({**SLURM, "SLURM_STEP_NODELIST": nodes})
+    if nodes == "node[1-x":  # jax reads the first host only
+        cluster_environment.check()
+    else:
+        with pytest.raises(BadInput, match=r"^SLURM_STEP_NODELIST: expected names of hosts such as node1,node2"):
+            cluster_environment.check()
