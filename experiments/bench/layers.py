@@ -20,6 +20,7 @@ from tiejax.models.initializers import layer_norm
 from tiejax.models.transformer import EncoderLayer
 from tiejax.pretraining.loss import predict_slots
 from tiejax.training.layered import Layered
+from tiejax.tying.layer_ties import fixed_wiring
 
 
 def run(settings: LayersBench, console: Console) -> None:
@@ -79,8 +80,7 @@ class TimedForm:
         return seconds
 
     def _wiring(self) -> tying.Wiring:
-        all_train = np.ones(len(self.owner), bool)
-        return tying.wiring(tying.LayerTies(self.owner, all_train, self.owner), self.storage, "all", "resolved")
+        return fixed_wiring(self.owner, self.storage)
 
 
 def random_blocks(settings: LayersBench) -> BlockBatch:

@@ -241,8 +241,8 @@ def layers(devices: Sequence[Any], number: int, dtype: Any = "float32") -> Any:
     bench = LayersBench()
     study = dataclasses.replace(bench.study_settings(number, "compact"), compute_dtype=dtype)
     owner = tying.independent(number)
-    wiring = tying.wiring(tying.LayerTies(owner, np.ones(number, bool), owner), "compact", "all", "resolved")
-    return build_layered(study, bench.vocab_size, 0, devices[:2]).trace_shapes(owner, random_blocks(bench), wiring)
+    layered = build_layered(study, bench.vocab_size, 0, devices[:2])
+    return layered.trace_shapes(owner, random_blocks(bench), fixed_wiring(owner, "compact"))
 
 
 def encoder(devices: Sequence[Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from tiejax.tying import published_rule
-from tiejax.tying.owner import LayerTies, Storage, Wiring, choose_owner, independent, sends_gradient, slots, stack_size
+from tiejax.tying.owner import LayerTies, Owner, Storage, Wiring, choose_owner, independent, sends_gradient, slots, stack_size
 
 Rule = Literal["resolved", "published"]
 Start = Literal["tied", "independent", "frozen-random", "told-tied"]
@@ -96,3 +96,16 @@ def wiring(ties: LayerTies, storage: Storage, gradient: Gradient, rule: Rule) ->
     sends = sends_gradient(ties.owner, gradient) & ties.trains[ties.owner]
     trained = np.bincount(reads[sends], minlength=stack_size(ties.owner, storage))
     return Wiring(reads, sends, np.minimum(trained, 1).astype(np.int32))
+
+
+def fixed_wiring(owner: Owner, storage: Storage) -> Wiring:
+    """Return the `Wiring` of a fixed map, under which every layer trains the weights that it reads.
+
+    Args:
+        owner: The owner vector.
+        storage: The storage of the stack, `full` or `compact` (see `slots`).
+
+    Returns:
+        The arrays that a training step takes.
+    """
+    return wiring(LayerTies(owner, np.ones(len(owner), bool), owner), storage, "all", "resolved")

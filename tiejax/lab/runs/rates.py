@@ -1,9 +1,11 @@
 """The choice of a learning rate among several, on seeds that are not reported."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 class Tried(NamedTuple):
@@ -58,3 +60,17 @@ def tuning_rows(tried: Mapping[Any, Tried]) -> dict[str, dict[str, Any]]:
         }
         for kind, each in tried.items()
     }
+
+
+def rate_lines(tried: Mapping[Any, Tried]) -> list[str]:
+    """Return a line for the terminal about the rate that each class of models has chosen."""
+    return [
+        f"learning rate of {kind} models: {each.rates[each.best]:g}{', the last that was tried' if each.at_edge else ''}, mean "
+        f"loss {each.losses[each.best].mean():.4f} nats"
+        for kind, each in tried.items()
+    ]
+
+
+def best_rates(tried: Mapping[T, Tried]) -> dict[T, float]:
+    """Return the rate that each class of models has chosen."""
+    return {kind: float(each.rates[each.best]) for kind, each in tried.items()}

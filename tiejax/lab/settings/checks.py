@@ -75,6 +75,19 @@ def looks_up_to(looks: Sequence[int], most: int) -> list[int]:
     return [*(look for look in looks if look < most), most]
 
 
+def check_rates(rates: Sequence[float], least: int) -> None:
+    """Check that learning rates to choose from, at least `least`, are between 0 and 1 and ascend."""
+    if len(rates) < least or any(not 0 < rate < 1 for rate in rates) or list(rates) != sorted(set(rates)):
+        number = {2: "two", 3: "three"}[least]
+        raise BadInput(f"--rates: expected at least {number} numbers between 0 and 1 in ascending order, got {cut(rates)}")
+
+
+def check_tuning_seeds(seeds: Sequence[int], tuning: Sequence[int]) -> None:
+    """Check that no seed is one of those that choose the learning rates."""
+    if both := set(seeds) & set(tuning):
+        raise BadInput(f"--seeds: {min(both)} is one of the seeds that choose the learning rates; use others")
+
+
 def check_utf8(config: Any, names: Sequence[str]) -> None:
     """Check that the absolute paths of folders in which libraries write files are UTF-8, which those libraries need."""
     for name in names:

@@ -154,8 +154,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             raise BadInput(f"--{others[0]}: not available with --planted; leave it out")
         if self.steps is not None and self.steps < 60:
             raise BadInput(f"--steps: expected at least 60, got {self.steps}")
-        if self.tuned and (both := set(self.seed_list) & set(self.tuning_seeds)):
-            raise BadInput(f"--seeds: {min(both)} is one of the seeds that choose the learning rates; use others")
+        if self.tuned:
+            checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
         latest = self.forks[-1]
         if latest > 1 - Fraction(str(DECAY)):
             raise BadInput(
@@ -168,9 +168,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             )
 
     def _check_rates(self) -> None:
-        rates = self.rates
-        if len(rates) < 3 or any(not 0 < rate < 1 for rate in rates) or rates != sorted(set(rates)):
-            raise BadInput(f"--rates: expected at least three numbers between 0 and 1 in ascending order, got {cut(rates)}")
+        checks.check_rates(self.rates, least=3)
         if (self.tied_rate is None) != (self.untied_rate is None):
             raise BadInput("--tied_rate and --untied_rate: give both or neither")
 

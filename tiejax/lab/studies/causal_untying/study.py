@@ -11,7 +11,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
-from tiejax.lab.runs.rates import Tried, tuning_rows
+from tiejax.lab.runs.rates import Tried, best_rates, rate_lines, tuning_rows
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.train import begin
@@ -125,17 +125,13 @@ def rates_of(settings: Settings, tried: dict[plan.Class, Tried]) -> dict[plan.Cl
         assert settings.tied_rate is not None
         assert settings.untied_rate is not None
         return {"tied": settings.tied_rate, "untied": settings.untied_rate}
-    return {kind: float(each.rates[each.best]) for kind, each in tried.items()}
+    return best_rates(tried)
 
 
 def check_gate(settings: Settings, text: Text, tried: dict[plan.Class, Tried], console: Console) -> None:
     """Raise BadInput unless tied models learn enough for a comparison; print the learning rates that were chosen."""
-    for kind, each in tried.items():
-        edge = ", the last that was tried" if each.at_edge else ""
-        console.say(
-            f"learning rate of {kind} models: {each.rates[each.best]:g}{edge}, mean loss "
-            f"{each.losses[each.best].mean():.4f} nats"
-        )
+    for line in rate_lines(tried):
+        console.say(line)
     if tried and settings.gate is not None:
         below = below_entropy(tried["tied"], text.entropy)
         if not below >= settings.gate:

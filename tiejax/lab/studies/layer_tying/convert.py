@@ -21,6 +21,7 @@ from tiejax.lab.studies.layer_tying.text import Text, build_data, prepare
 from tiejax.models import lora
 from tiejax.system.visible import cut
 from tiejax.training.stack import stack_of, stack_size_of, with_stack
+from tiejax.tying.layer_ties import fixed_wiring
 
 ADAPTATION = "encoder/lora"
 
@@ -151,8 +152,7 @@ def loss_on_test(settings: Settings, text: Text, form: Form, weights: Weights) -
     """Return the loss of a model on the test blocks of a run, evaluated as in the run, in nats per token."""
     layered = model.build(settings, text.streams.vocabulary, text.streams.begin, jax.devices()[:1], form=form)
     # Nothing is trained, so the rule of the ties makes no difference.
-    ties = tying.LayerTies(weights.owner, np.ones(len(weights.owner), bool), weights.owner)
-    wiring = tying.wiring(ties, "compact", "all", "resolved")
+    wiring = fixed_wiring(weights.owner, "compact")
     batches = build_data(settings, text).held_out["test"]
     return mean_loss(layered, layered.place(weights.params), batches, wiring)
 

@@ -22,6 +22,7 @@ from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.keys import stream
 from tiejax.training.layered import Layered
 from tiejax.training.stack import LayeredState
+from tiejax.tying.layer_ties import fixed_wiring
 
 PyTree = Any
 RANDOM_MAPS = 1004  # a random stream used for nothing else
@@ -248,8 +249,7 @@ class _Model:
         best = self.best
         params = self.layered.params_to_device(best.params, best.owner)
         # Nothing is trained here, so the rule of the ties makes no difference.
-        ties = tying.LayerTies(best.owner, np.ones(self.settings.layers, bool), best.owner)
-        wiring = tying.wiring(ties, self.settings.storage, "all", "resolved")
+        wiring = fixed_wiring(best.owner, self.settings.storage)
         losses = {split: mean_loss(self.layered, params, batches, wiring) for split, batches in self.data.held_out.items()}
         self.log.add("final", best_step=int(best.step), best_owner=best.owner, final_owner=self.ties.owner, **losses)
 

@@ -81,13 +81,19 @@ class Jobs:
         self._models: list[ModelName] = []
         self._waiting: list[ModelName] = []
         self._layered: dict[tuple[tuple[jax.Device, ...], Form], Layered] = {}  # each used by one thread at a time
-        self.total, self.done = 0, 0
+        self.done = 0
         self.here, self.compile_s, self.train_s = 0, 0.0, 0.0
 
     @property
     def stopped(self) -> bool:
         """Whether some models are unfinished."""
         return len(self.records) < len(self._models)
+
+    @property
+    def total(self) -> int:
+        """The number of steps of all expected models."""
+        assert self._settings.steps is not None
+        return len(self._expected) * self._settings.steps
 
     def train(self, models: Sequence[ModelName], devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
         """Train models, or stop when `stop()` is true; if one raises, re-raise after the others have saved checkpoints."""
@@ -109,9 +115,7 @@ class Jobs:
 
     def expect(self, models: Sequence[ModelName]) -> None:
         """Count the steps of models that will be trained, now or later, in `total`."""
-        assert self._settings.steps is not None
         self._expected |= set(models)
-        self.total = len(self._expected) * self._settings.steps
 
     def _ask(self, models: Sequence[ModelName]) -> None:
         """Add models to the run; those that an earlier process finished are read."""

@@ -19,7 +19,6 @@ from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.layer_tying import sizes
 from tiejax.lab.studies.layer_tying.variants import SCALES, Variant, check_compared, checked
 from tiejax.system.processors import cores
-from tiejax.system.visible import cut
 from tiejax.training.choices import Moments
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, check_maps, static_map
@@ -199,7 +198,9 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             raise BadInput(f"--distinct: expected at most --layers {self.layers}, got {self.distinct}")
         checks.check_held_out(self)
         self._check_methods()
-        self._check_rates()
+        if self.rates is not None:
+            checks.check_rates(self.rates, least=2)
+            checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
         if self.ties == "published" and self.gradient == "all":
             raise BadInput("--gradient: with --ties published expected owner, got all")
         if self.details == "published" and self.objective == "masked":
@@ -236,24 +237,19 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         if "found-map" in self.methods and "agent" not in self.methods:
             raise BadInput("--methods: found-map uses the agent's map; add agent")
 
-    def _check_rates(self) -> None:
-        rates = self.rates
-        if rates is None:
-            return
-        if len(rates) < 2 or any(not 0 < rate < 1 for rate in rates) or rates != sorted(set(rates)):
-            raise BadInput(f"--rates: expected at least two numbers between 0 and 1 in ascending order, got {cut(rates)}")
-        if both := set(self.seed_list) & set(self.tuning_seeds):
-            raise BadInput(f"--seeds: {min(both)} is one of the seeds that choose the learning rates; use others")
-
     @property
     def tuning_seeds(self) -> list[int]:
         """The seeds that choose the learning rates."""
         return list(range(TUNING_SEED, TUNING_SEED + self.rate_seeds))
 
+    @property
+    def variants_by_name(self) -> dict[str, Variant]:
+        """The variants, by name."""
+        return {name: Variant(**fields) for name, fields in (self.variants or {}).items()}
+
     def variant(self, method: str) -> Variant | None:
         """Return the variant of this name, None for other methods."""
-        fields = (self.variants or {}).get(method)
-        return None if fields is None else Variant(**fields)
+        return self.variants_by_name.get(method)
 
     def form(self, method: str, rate: float | None = None) -> Form:
         """Return what a method changes in the model and its training. rate: learning rate (default: `learning_rate`)."""

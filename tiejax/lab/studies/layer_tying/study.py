@@ -1,7 +1,7 @@
 """Dynamic layer tying: layers tied by an agent during training (Hay and Wolf, ICLR 2024), compared with fixed maps."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +11,8 @@ import tokenizers
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
-from tiejax.lab.runs.rates import Tried, choose_rate, tuning_rows
+from tiejax.lab.runs.parts import facts_of, looks_done, next_seeds
+from tiejax.lab.runs.rates import Tried, best_rates, choose_rate, rate_lines, tuning_rows
 from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stopped
@@ -27,7 +27,6 @@ from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.summary import Metrics
 from tiejax.lab.studies.layer_tying.text import Text
-from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.system.json_values import plain
 
 Results = dict[str, Any]
@@ -54,36 +53,9 @@ def run(launched: Launched, console: Console) -> int:
     announce(settings, text, model["parameters_untied"], console)
 
     jobs = Jobs(settings, text, directory, launched.switches["resume"], console, launched.tracker)
-
-    def assessed(settings: Settings, looks: Looks) -> tuple[Results, Metrics]:
-        """Return the results and the arrays of the seeds of these settings, which are trained."""
-        names = models_of(settings, settings.seed_list)
-        records = {(name.method, name.seed): jobs.records[name] for name in names}
-        metrics, sizes = metrics_of(settings, records), sizes_of(settings, records)
-        directory.write_metrics(metrics)
-        variants = {name: Variant(**fields) for name, fields in (settings.variants or {}).items()}
-        findings, runs = analyse(metrics, sizes, text.tokens_per_word, variants, looks)
-        return {"sizes": sizes, **findings}, runs
-
-    def trained() -> Trained:
-        """Choose the learning rates and train the seeds of all looks. Raises Stopped."""
-        jobs.expect(reported(settings, directory))
-        tried = tune(jobs, settings, stop)
-        say_rates(tried, console)
-        jobs.rates = {name: float(each.rates[each.best]) for name, each in tried.items()}
-        while True:
-            jobs.train(reported(settings, directory), jax.devices(), stop)
-            if jobs.stopped:
-                raise Stopped
-            parts = [seed_list(part) for part in directory.manifest.all_parts]
-            looks = looks_done(settings, [len(part) for part in parts])
-            findings, runs = assessed(settings.of_seeds([seed for part in parts for seed in part]), looks)
-            if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
-                return Trained(tried, {**findings, **facts_of(looks, parts)}, runs)
-
     try:
         with console:
-            tried, findings, runs = trained()
+            tried, findings, runs = train_all(launched, jobs, text, stop, console)
     except Stopped:
         console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; continue with the same command and --resume")
         return 130
@@ -109,6 +81,35 @@ def run(launched: Launched, console: Console) -> int:
     return 0
 
 
+def train_all(launched: Launched, jobs: Jobs, text: Text, stop: Callable[[], bool], console: Console) -> Trained:
+    """Choose the learning rates, and train and assess the seeds of all looks. Raises Stopped."""
+    settings, directory = launched.settings, launched.run
+    assert directory is not None
+    jobs.expect(reported(settings, directory))
+    tried = tune(jobs, settings, stop)
+    for line in rate_lines(tried):
+        console.say(line)
+    jobs.rates = best_rates(tried)
+    while True:
+        train(jobs, reported(settings, directory), stop)
+        parts = [seed_list(part) for part in directory.manifest.all_parts]
+        looks = looks_done(settings, [len(part) for part in parts])
+        trained = settings.of_seeds([seed for part in parts for seed in part])
+        records = {(name.method, name.seed): jobs.records[name] for name in models_of(trained, trained.seed_list)}
+        metrics, sizes = metrics_of(trained, records), sizes_of(trained, records)
+        directory.write_metrics(metrics)
+        findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks)
+        if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
+            return Trained(tried, {"sizes": sizes, **findings, **facts_of(looks, parts)}, runs)
+
+
+def train(jobs: Jobs, models: Sequence[ModelName], stop: Callable[[], bool]) -> None:
+    """Train models on all devices. Raises Stopped if some are unfinished."""
+    jobs.train(models, jax.devices(), stop)
+    if jobs.stopped:
+        raise Stopped
+
+
 def reported(settings: Settings, directory: RunDirectory) -> list[ModelName]:
     """Return the models of the seeds that are to be trained so far, in this order."""
     return models_of(settings, [seed for part in directory.manifest.all_parts for seed in seed_list(part)])
@@ -127,32 +128,16 @@ def tune(jobs: Jobs, settings: Settings, stop: Callable[[], bool]) -> dict[str, 
     if settings.rates is None:
         return {}
 
-    def losses_of(method: str, rates: Sequence[float]) -> np.ndarray:
-        models = [ModelName(method, seed, rate) for rate in rates for seed in settings.tuning_seeds]
-        jobs.train(models, jax.devices(), stop)
-        if jobs.stopped:
-            raise Stopped
-        return np.array([best_loss(jobs.records[model]) for model in models]).reshape(len(rates), settings.rate_seeds)
+    def models(method: str, tried: Sequence[float]) -> list[ModelName]:
+        return [ModelName(method, seed, rate) for rate in tried for seed in settings.tuning_seeds]
 
-    first = [
-        ModelName(method, seed, rate)
-        for method in settings.classes.values()
-        for rate in settings.rates
-        for seed in settings.tuning_seeds
-    ]
-    jobs.train(first, jax.devices(), stop)
-    if jobs.stopped:
-        raise Stopped
-    return {
-        name: choose_rate(settings.rates, functools.partial(losses_of, method)) for name, method in settings.classes.items()
-    }
+    def losses_of(method: str, tried: Sequence[float]) -> np.ndarray:
+        train(jobs, models(method, tried), stop)
+        return np.array([[best_loss(jobs.records[model]) for model in models(method, [rate])] for rate in tried])
 
-
-def say_rates(tried: Mapping[str, Tried], console: Console) -> None:
-    """Print the learning rates that were chosen."""
-    for name, each in tried.items():
-        edge = ", the last that was tried" if each.at_edge else ""
-        console.say(f"learning rate of the class {name}: {each.rates[each.best]:g}{edge}")
+    methods = settings.classes
+    train(jobs, [model for method in methods.values() for model in models(method, settings.rates)], stop)
+    return {name: choose_rate(settings.rates, functools.partial(losses_of, method)) for name, method in methods.items()}
 
 
 def announce(settings: Settings, text: Text, parameters: int, console: Console) -> None:
