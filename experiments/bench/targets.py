@@ -46,6 +46,7 @@ from tiejax.pretraining.memory import Pretraining, shapes_of_step
 from tiejax.system.visible import cut
 from tiejax.training.chunk import step_on_mesh
 from tiejax.training.placement import DATA, SEEDS
+from tiejax.tying.layer_ties import fixed_wiring
 
 PyTree = Any
 GPT2_VOCABULARY = 50_257

@@ -59,7 +59,7 @@ class Size(NamedTuple):
 
 
 class Layered:
-    """Steps, evaluations and moves (changes of ties) of a stack of layers, compiled once per stack size.
+    """Steps, evaluations and moves (changes of ties) of a stack of layers, compiled once per stack size, for all rates.
 
     Args:
         init: (root key, int32 owners) -> parameters, whose stack has a slot for each layer in `owners`, in this order.
@@ -93,7 +93,7 @@ class Layered:
     ) -> None:
         self._ties, self._path, self._storage = tuple(ties), optimizer.stack, storage
         self._mesh = Mesh(np.asarray(devices), (DATA,))
-        self._uses, self._scanned = optimizer.uses, scanned
+        self._uses, self._rate, self._scanned = optimizer.uses, optimizer.rate, scanned
         # Executables: steps by stack size, scans by stack size and number of steps, losses by stack size and shapes of the
         # batch, moves by stack sizes before and after.
         self._steps: dict[int, Any] = {}
@@ -109,19 +109,23 @@ class Layered:
         def mean(stored: PyTree, batch: Any, key: Any, wiring: tying.Wiring) -> jax.Array:
             return loss(tying.view(stored, self._ties), batch, key, wiring.reads, wiring.sends)
 
-        def step(state: LayeredState, batch: Any, key: Any, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
+        def step(
+            state: LayeredState, batch: Any, key: Any, wiring: tying.Wiring, rate: jax.Array
+        ) -> tuple[LayeredState, jax.Array]:
             used, used_wiring = optimizer.uses(state.params, wiring)
             with products_in(precision):
                 value, grads = self._summed(jax.value_and_grad(mean)(used, batch, key, used_wiring))
-            return optimizer.update(grads, state, wiring), value
+            return optimizer.at_rate(rate).update(grads, state, wiring), value
 
         def evaluate(stored: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
             with products_in("highest"):
                 return jnp.asarray(self._summed(mean(stored, batch, None, wiring)))
 
-        def scan(state: LayeredState, batches: Any, keys: jax.Array, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
+        def scan(
+            state: LayeredState, batches: Any, keys: jax.Array, wiring: tying.Wiring, rate: jax.Array
+        ) -> tuple[LayeredState, jax.Array]:
             def body(state: LayeredState, inputs: tuple[Any, jax.Array]) -> tuple[LayeredState, jax.Array]:
-                after: tuple[LayeredState, jax.Array] = self._on_devices(step)(state, *inputs, wiring)
+                after: tuple[LayeredState, jax.Array] = self._on_devices(step)(state, *inputs, wiring, rate)
                 return after
 
             return jax.lax.scan(body, state, (batches, keys))
@@ -175,27 +179,44 @@ class Layered:
         state: LayeredState = self._start(*self.place((key, owners.astype(np.int32))))
         return state
 
-    def step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> tuple[LayeredState, jax.Array]:
-        """Train a step; return the state and the loss of the batch before the update. `state` is donated."""
+    def step(
+        self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring, rate: float | None = None
+    ) -> tuple[LayeredState, jax.Array]:
+        """Train a step; return the state and the loss of the batch before the update. `state` is donated.
+
+        rate: learning rate (default: that of the optimizer).
+        """
         self.visit(state, batch, key, wiring)
         compiled = self._steps[self.stack_size(state.params)]
-        after: tuple[LayeredState, jax.Array] = compiled(state, self._place_batch(batch), *self.place((key, wiring)))
+        others = self.place((key, wiring, self._rate_array(rate)))
+        after: tuple[LayeredState, jax.Array] = compiled(state, self._place_batch(batch), *others)
         return after
 
+    def _rate_array(self, rate: float | None = None) -> np.ndarray:
+        return np.asarray(self._rate if rate is None else rate)
+
     def steps(
-        self, state: LayeredState, batches: Sequence[Any], keys: Sequence[jax.Array], wiring: tying.Wiring
+        self,
+        state: LayeredState,
+        batches: Sequence[Any],
+        keys: Sequence[jax.Array],
+        wiring: tying.Wiring,
+        rate: float | None = None,
     ) -> tuple[LayeredState, list[jax.Array]]:
-        """Train a step on each batch; return the state and the loss of each batch before its update. `state` is donated."""
+        """Train a step on each batch; return the state and the loss of each batch before its update. `state` is donated.
+
+        rate: as in `step`.
+        """
         if not self._scanned or len(batches) == 1:
             losses = []
             for batch, key in zip(batches, keys, strict=True):
-                state, loss = self.step(state, batch, key, wiring)
+                state, loss = self.step(state, batch, key, wiring, rate)
                 losses.append(loss)
             return state, losses
         self.visit(state, batches[0], keys[0], wiring)
         shardings = jax.tree.map(lambda spec: NamedSharding(self._mesh, PartitionSpec(None, *spec)), _specs(batches[0]))
         stacked = jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches), shardings)
-        arguments = state, stacked, *self.place((jnp.stack(keys), wiring))
+        arguments = state, stacked, *self.place((jnp.stack(keys), wiring, self._rate_array(rate)))
         size = self.stack_size(state.params), len(batches)
         if size not in self._scans:
             self._scans[size] = self._compile(self._scan, arguments)
@@ -204,7 +225,7 @@ class Layered:
 
     def trace_step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> Any:
         """Return the traced step (`jax.stages.Traced`), to be lowered for any platform."""
-        return self._step.trace(state, self._place_batch(batch), *self.place((key, wiring)))
+        return self._step.trace(state, self._place_batch(batch), *self.place((key, wiring, self._rate_array())))
 
     def trace_shapes(self, owner: tying.Owner, batch: Any, wiring: tying.Wiring) -> Any:
         """Return the step traced from shapes, without arrays, for devices that need not exist."""
@@ -218,7 +239,8 @@ class Layered:
         def whole(tree: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: shaped(leaf, PartitionSpec()), tree)
 
-        return self._step.trace(whole(state), jax.tree.map(shaped, batch, _specs(batch)), whole(key), whole(wiring))
+        others = (key, wiring, jax.device_put(self._rate_array()))
+        return self._step.trace(whole(state), jax.tree.map(shaped, batch, _specs(batch)), *whole(others))
 
     def loss(self, params: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
         """Return the loss of a batch without dropout."""
@@ -253,31 +275,23 @@ class Layered:
         return self.to_device(LayeredState(on_host, None, None), owner).params
 
     def visit(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> None:
-        """Compile everything for the stack size of `state`, including moves to and from adjacent sizes."""
+        """Compile step and loss for the stack size of `state`."""
         stack_size = self.stack_size(state.params)
         if stack_size in self._steps:
             return
-        batch, (key, wiring) = self._place_batch(batch), self.place((key, wiring))
-        self._steps[stack_size] = self._compile(self._step, (state, batch, key, wiring))
-        self._compiled_loss((state.params, batch, wiring))
-        near = self._neighbours(stack_size, layers=len(wiring.reads))
-        for sizes in {(stack_size, other) for other in near} | {(other, stack_size) for other in near}:
-            if sizes not in self._moves:
-                self._moves[sizes] = self._compiled_move(state, *sizes)
-        self.sizes[stack_size] = self._size(state, wiring, largest=max(near))
+        batch, others = self._place_batch(batch), self.place((key, wiring, self._rate_array()))
+        self._steps[stack_size] = self._compile(self._step, (state, batch, *others))
+        self._compiled_loss((state.params, batch, others[1]))
+        self.sizes[stack_size] = self._size(state, wiring)
 
-    def _neighbours(self, stack_size: int, layers: int) -> list[int]:
-        """Return the stack sizes that one change of ties can give."""
-        if self._storage == "full":
-            return [stack_size]
-        return list(range(max(1, stack_size - 1), min(layers, stack_size + 1) + 1))
-
-    def _size(self, state: LayeredState, wiring: tying.Wiring, largest: int) -> Size:
-        """Return the memory of training with this stack size; largest: the largest stack size after one change of ties."""
+    def _size(self, state: LayeredState, wiring: tying.Wiring) -> Size:
+        """Return the memory of training with this stack size."""
         stack_size, arrays = self.stack_size(state.params), jax.tree.leaves(state.params)
         parameter_bytes, optimizer_bytes = _bytes(arrays), _bytes((state.stack_state, state.rest_state))
         stack_bytes = _bytes((stack_of(state.params, self._path), state.stack_state))
         memory = self._steps[stack_size].memory_analysis()
+        # One change of ties adds at most one slot.
+        largest = stack_size if self._storage == "full" else min(stack_size + 1, len(wiring.reads))
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
         return Size(
             parameters=sum(leaf.size for leaf in arrays),
@@ -300,14 +314,6 @@ class Layered:
         if key not in self._losses:
             self._losses[key] = self._compile(self._loss, arguments)
         return self._losses[key]
-
-    def _compiled_move(self, state: LayeredState, before: int, after: int) -> Any:
-        def shape(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((before, *leaf.shape[1:]), leaf.dtype, sharding=self._everywhere)
-
-        stack = jax.tree.map(shape, (stack_of(state.params, self._path), state.stack_state))
-        source, separated = (jax.ShapeDtypeStruct((after,), kind, sharding=self._everywhere) for kind in (jnp.int32, jnp.bool_))
-        return self._compile(self._move, (*stack, source, separated))
 
     def _compile(self, function: Any, arguments: tuple[Any, ...]) -> Any:
         began = time.perf_counter()

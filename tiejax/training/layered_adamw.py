@@ -20,7 +20,7 @@ any update; the results differ by rate * weight_decay times an update.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,7 @@ from tiejax.training.stack import LayeredState, rest_of, stack_of, where_true, w
 
 PyTree = Any
 EPS = 1e-8  # Adam's epsilon
+A = TypeVar("A", bound="StackAdamW")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,13 +42,13 @@ class StackAdamW:
     p -= rate (m / (sqrt(v) + eps) + weight_decay p), with bias-corrected moments m, v.
 
     Attributes:
-        rate: learning rate.
+        rate: learning rate, possibly traced.
         weight_decay: factor of the decay.
         clip: transformation that clips the gradients before they enter the moments.
         stack: path of the stack in the parameters.
     """
 
-    rate: float
+    rate: Any
     weight_decay: float
     clip: optax.GradientTransformation
     stack: str
@@ -56,8 +57,12 @@ class StackAdamW:
     def _adam(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(*BETAS, EPS)
 
+    def at_rate(self: A, rate: Any) -> A:
+        """Return the optimizer with another learning rate."""
+        return dataclasses.replace(self, rate=rate)
+
     def _step(self, param: jax.Array, update: jax.Array) -> jax.Array:
-        return param - self.rate * (update + self.weight_decay * param)
+        return param - jnp.asarray(self.rate, param.dtype) * (update + self.weight_decay * param)
 
 
 @dataclasses.dataclass(frozen=True)

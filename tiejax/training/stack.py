@@ -36,6 +36,13 @@ class LayeredOptimizer(Protocol):
     def stack(self) -> str:
         """Path of the stack in the parameters, for example `encoder/layers`."""
 
+    @property
+    def rate(self) -> float:
+        """Learning rate of a step that is given no other."""
+
+    def at_rate(self, rate: Any) -> "LayeredOptimizer":
+        """Return the optimizer with another learning rate, which may be traced."""
+
     def init(self, params: PyTree) -> LayeredState:
         """Return the state before the first step of parameters whose tied leaves are stored once (`tying.store`)."""
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tiejax import tying
+from tiejax.lab.studies.layer_tying import job
 from tiejax.lab.studies.layer_tying.job import Data, Job, job_of, run_job
 from tiejax.lab.studies.layer_tying.jobs import groups_of
 from tiejax.lab.studies.layer_tying.model import build
@@ -30,12 +31,12 @@ def test_stopped_model_resumes_bitwise_with_unusual_options(tmp_path):
 
     held_out = [(batch(1000), 2.0)]
     batches = Data(lambda seed, group: [batch(10 * group + number) for number in range(3)], held_out, {"test": held_out})
-    job = Job("agent", 7, "learner", None)
-    straight = run_job(layered, settings, job, batches)
+    agent = Job("agent", 7, "learner", None)
+    straight = run_job(layered, settings, agent, batches)
     asked = iter([False, False, True])
     checkpoints = Checkpoints(tmp_path / "job", [tying.Tie(*TABLE_PATHS)], say=pytest.fail)
-    assert run_job(layered, settings, job, batches, checkpoints, stop_requested=lambda: next(asked)) is None
-    resumed = run_job(layered, settings, job, batches, checkpoints, resume=True)
+    assert run_job(layered, settings, agent, batches, checkpoints, stop_requested=lambda: next(asked)) is None
+    resumed = run_job(layered, settings, agent, batches, checkpoints, resume=True)
     checkpoints.close()
     assert straight is not None
     assert resumed is not None
@@ -46,6 +47,38 @@ def test_stopped_model_resumes_bitwise_with_unusual_options(tmp_path):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype == np.dtype("bfloat16")
     assert np.isfinite(straight[0]["step"]["loss"]).all()
+
+
+def test_several_groups_at_once_train_as_one_by_one(tmp_path, monkeypatch):
+    """A fixed map on an accelerator: the same losses, also when stopped between, and validations at the same steps."""
+    settings = Settings(layers=2, width=8, heads=2, context=6, batch_size=2, steps=11, k=2, validate_every=5, dropout=0.2)
+    settings = settings.resolved()
+    layered = build(settings, 11, 0, jax.devices()[:1])
+
+    def batch(number):
+        tokens = np.random.default_rng(number).integers(1, 11, (2, 6)).astype(np.uint16)
+        return BlockBatch(tokens, np.ones(2, np.float32), jax.random.key(number))
+
+    held_out = [(batch(1000), 2.0)]
+    data = Data(lambda seed, group: [batch(10 * group + number) for number in range(3)], held_out, {"test": held_out})
+    fixed = Job("untied", 7, None, tying.independent(2), rate=0.05)
+    one_by_one, _ = run_job(layered, settings, fixed, data)
+    monkeypatch.setattr(job, "groups_at_once", lambda: 4)
+    asked, progress = iter([True]), []
+    checkpoints = Checkpoints(tmp_path / "job", [tying.Tie(*TABLE_PATHS)], say=pytest.fail)
+    stopped = run_job(layered, settings, fixed, data, checkpoints, stop_requested=lambda: next(asked))
+    assert stopped is None
+    several, _ = run_job(
+        layered, settings, fixed, data, checkpoints, resume=True, on_steps=lambda steps, _: progress.append(steps)
+    )
+    checkpoints.close()
+    assert progress == [8, 3]
+    assert one_by_one["validation"]["step"].tolist() == [0, 5, 10, 11]
+    for group, fields in one_by_one.items():
+        for name in set(fields) - {"time"}:
+            np.testing.assert_array_equal(fields[name], several[group][name], err_msg=f"{group} {name}")
+    slower, _ = run_job(layered, settings, fixed._replace(rate=0.01), data)
+    assert not np.array_equal(slower["step"]["loss"], several["step"]["loss"])
 
 
 def test_maps_of_the_methods():

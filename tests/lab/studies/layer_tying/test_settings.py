@@ -126,8 +126,8 @@ def test_classes_that_share_a_learning_rate():
         "untied": "untied", "shared": "sequence", "looped": "all-one", "adapted": "low-rank", "scaled 1/N": "scaled",
         "scaled 1/sqrt(N)": "root", "agent": "agent",
     }  # fmt: skip
-    assert settings.form("narrow", 1e-4) == (32, 128, 0, 0.0, 1e-4)
-    assert settings.form("scaled") == (64, 256, 0, -1.0, 3e-3)
+    assert settings.form("narrow") == (32, 128, 0, 0.0)
+    assert settings.form("scaled") == (64, 256, 0, -1.0)
     assert settings.form("root").residual_scale == -0.5
 
 

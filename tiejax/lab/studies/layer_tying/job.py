@@ -5,6 +5,7 @@ reward, computed from the loss of one more batch, on which the model is not trai
 """
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -29,12 +30,17 @@ RANDOM_MAPS = 1004  # a random stream used for nothing else
 
 
 class Job(NamedTuple):
-    """One model to train. agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map."""
+    """One model to train.
+
+    agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. rate: learning rate (default:
+    that of the optimizer).
+    """
 
     method: str
     seed: int
     agent: Literal["learner", "random"] | None
     owner: tying.Owner | None
+    rate: float | None = None
 
 
 class Data(NamedTuple):
@@ -95,7 +101,7 @@ def run_job(
     model.prepare()
     saved_at = time.perf_counter()
     while model.step < settings.steps:
-        on_steps(*model.group())
+        on_steps(*model.advance())
         stopping, ended = stop_requested(), model.step == settings.steps
         if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
             checkpoints.save(model.step, model.to_host(), log.arrays())
@@ -170,6 +176,11 @@ class _Model:
         step, number = (np.asarray(np.int64(count)) for count in (self.step, actions))
         return SavedState(step, number, self.ties, self.layered.to_host(self.state, self.ties.owner), learner, self.best)
 
+    @functools.cached_property
+    def dropout(self) -> jax.Array:
+        """The key from which each step's key for dropout is made."""
+        return stream(jax.random.key(self.job.seed), "dropout")
+
     @property
     def wiring(self) -> tying.Wiring:
         return tying.wiring(self.ties, self.settings.storage, self.settings.gradient, self.settings.ties)
@@ -184,25 +195,43 @@ class _Model:
             self._record_size()
             self.validate()
 
-    def group(self) -> tuple[int, float]:
+    def advance(self) -> tuple[int, float]:
+        """Train a group, or several if no agent acts; return the number of steps and their seconds."""
+        return self.groups() if self.agent is None else self.group(self.agent)
+
+    def batches(self) -> Sequence[Any]:
+        """Return the batches of the next group, the last one for the reward."""
+        return self.data.group(self.job.seed, self.step // self.settings.k)
+
+    def groups(self) -> tuple[int, float]:
+        """Train k steps several times; return the number of steps and their seconds."""
+        assert self.settings.steps is not None
+        k, steps, losses = self.settings.k, self.settings.steps, list[jax.Array]()
+        clock = Clock(self.layered)
+        for _ in range(groups_at_once()):
+            losses += self.train(self.batches()[: min(k, steps - self.step)], clock)
+            if self.step == steps:
+                break
+        jax.block_until_ready(self.state)
+        seconds = clock.seconds
+        self._record_steps(losses, seconds)
+        return len(losses), seconds
+
+    def group(self, agent: Agent) -> tuple[int, float]:
         """Act, train k steps, and learn from the reward; return the number of steps and their seconds."""
         assert self.settings.steps is not None
         k, steps_left = self.settings.k, self.settings.steps - self.step
-        batches = self.data.group(self.job.seed, self.step // k)
+        batches = self.batches()
         clock = Clock(self.layered)  # includes the agent
-        action = None if self.agent is None else self.act(self.agent)
+        action = self.act(agent)
         losses = self.train(batches[: min(k, steps_left)], clock)
-        reward = q_loss = None
-        if self.agent is not None and action is not None:
-            reward, q_loss = self.learn(self.agent, action, batches[k])
+        reward, q_loss = self.learn(agent, action, batches[k])
         # Do not wait for the reward of a random agent, which is only recorded, so that it does not count as training time.
         jax.block_until_ready((self.state, q_loss))
-        seconds, distinct = clock.seconds, len(np.unique(self.ties.owner))
-        for loss in losses:
-            self.log.add("step", loss=np.float32(loss), distinct=distinct, time=seconds / len(losses))
+        seconds = clock.seconds
+        self._record_steps(losses, seconds)
         self._record_size()
-        if action is not None:
-            self._record_action(action, reward, q_loss)
+        self._record_action(action, reward, q_loss)
         return len(losses), seconds
 
     def act(self, agent: Agent) -> Action:
@@ -217,12 +246,12 @@ class _Model:
     def train(self, batches: Sequence[Any], clock: Clock) -> list[jax.Array]:
         """Take one step on each batch; return their losses."""
         losses: list[jax.Array] = []
-        wiring, root = self.wiring, stream(jax.random.key(self.job.seed), "dropout")
+        wiring = self.wiring
         while len(losses) < len(batches):
             until_validation = self.settings.validate_every - self.step % self.settings.validate_every
             some = batches[len(losses) : len(losses) + until_validation]
-            keys = [jax.random.fold_in(root, self.step + number) for number in range(len(some))]
-            self.state, new_losses = self.layered.steps(self.state, some, keys, wiring)
+            keys = [jax.random.fold_in(self.dropout, self.step + number) for number in range(len(some))]
+            self.state, new_losses = self.layered.steps(self.state, some, keys, wiring, self.job.rate)
             losses += new_losses
             self.step += len(some)
             if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
@@ -253,6 +282,11 @@ class _Model:
         losses = {split: mean_loss(self.layered, params, batches, wiring) for split, batches in self.data.held_out.items()}
         self.log.add("final", best_step=int(best.step), best_owner=best.owner, final_owner=self.ties.owner, **losses)
 
+    def _record_steps(self, losses: list[jax.Array], seconds: float) -> None:
+        distinct = len(np.unique(self.ties.owner))
+        for loss in jax.device_get(losses):
+            self.log.add("step", loss=loss, distinct=distinct, time=seconds / len(losses))
+
     def _record_size(self) -> None:
         stack_size = self.layered.stack_size(self.state.params)
         if stack_size not in self.log.values("size", "stack_size"):
@@ -269,6 +303,15 @@ class _Model:
             q_loss=np.float32(q_loss),
             owner=self.ties.owner,
         )
+
+
+def groups_at_once() -> int:
+    """Return how many groups a fixed map trains before the host waits for the devices.
+
+    An accelerator would wait for the host between the steps of small models. A CPU trains one group, so that it stops soon
+    after Ctrl-C.
+    """
+    return 1 if jax.default_backend() == "cpu" else 32
 
 
 def mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, float]], wiring: tying.Wiring) -> float:

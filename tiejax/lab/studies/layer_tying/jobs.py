@@ -144,8 +144,7 @@ class Jobs:
 
     def _layered_of(self, devices: Sequence[jax.Device], model: ModelName) -> Layered:
         """Return the compiled functions of a model on a group of devices, which models of the same form share."""
-        rate = self.rates.get(self._settings.class_of(model.method)) if model.rate is None else model.rate
-        form = self._settings.form(model.method, rate)
+        form = self._settings.form(model.method)
         key = tuple(devices), form
         if key not in self._layered:
             streams = self._text.streams
@@ -170,7 +169,8 @@ class Jobs:
     def _train(self, layered: Layered, data: Data, model: ModelName) -> None:
         """Train a model, resuming from its last checkpoint if the run is resumed, and write its files unless it was stopped."""
         settings = self._settings
-        job = job_of(settings, model.method, model.seed, self._agent_of(model))
+        rate = self.rates.get(settings.class_of(model.method)) if model.rate is None else model.rate
+        job = job_of(settings, model.method, model.seed, self._agent_of(model))._replace(rate=rate)
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)

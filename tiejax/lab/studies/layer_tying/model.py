@@ -148,13 +148,10 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
     return masked if settings.objective == "masked" else causal
 
 
-def make_optimizer(settings: Settings, rate: float | None = None) -> LayeredOptimizer:
-    """Return AdamW with moments per distinct layer or, with the published rule of ties, per layer.
-
-    rate: learning rate (default: that of the settings).
-    """
+def make_optimizer(settings: Settings) -> LayeredOptimizer:
+    """Return AdamW with moments per distinct layer or, with the published rule of ties, per layer."""
     clip = clip_as_torch if settings.details == "published" else optax.clip_by_global_norm
-    how = rate or settings.learning_rate, settings.weight_decay, clip(settings.clip), STACK
+    how = settings.learning_rate, settings.weight_decay, clip(settings.clip), STACK
     return PerLayerAdamW(*how, settings.layers) if settings.ties == "published" else LayeredAdamW(*how)
 
 
@@ -174,7 +171,7 @@ def build(
     return Layered(
         initial(settings, model),
         other_loss or make_loss(settings, model, vocabulary, begin, len(devices)),
-        make_optimizer(settings, None if form is None else form.rate),
+        make_optimizer(settings),
         [tying.Tie(*models.TABLE_PATHS)],
         settings.moments,
         settings.storage,

@@ -37,7 +37,7 @@ TUNING_SEED = 1000  # the first seed that chooses learning rates
 
 
 class Form(NamedTuple):
-    """What a method changes in the model and its training: width, feed-forward width, adaptation, scale, learning rate.
+    """What a method changes in the model: width, feed-forward width, adaptation, scale.
 
     residual_scale: a power of N, as in `models.Transformer`.
     """
@@ -46,7 +46,6 @@ class Form(NamedTuple):
     feed_forward: int
     lora_rank: int
     residual_scale: float
-    rate: float
 
 
 @with_defaults(vocab_size=4096, layers=12, out="runs/layer_tying")
@@ -251,12 +250,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         """Return the variant of this name, None for other methods."""
         return self.variants_by_name.get(method)
 
-    def form(self, method: str, rate: float | None = None) -> Form:
-        """Return what a method changes in the model and its training. rate: learning rate (default: `learning_rate`)."""
+    def form(self, method: str) -> Form:
+        """Return what a method changes in the model."""
         variant, feed_forward = self.variant(method) or Variant("untied"), self.feed_forward or 4 * self.width
         width = variant.width or self.width
-        scale = SCALES[variant.residual_scale]
-        return Form(width, feed_forward * width // self.width, variant.lora_rank, scale, rate or self.learning_rate)
+        return Form(width, feed_forward * width // self.width, variant.lora_rank, SCALES[variant.residual_scale])
 
     def class_of(self, method: str) -> str:
         """Return the class of a method, whose methods share a learning rate."""
