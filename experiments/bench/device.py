@@ -4,12 +4,13 @@ Single seeds of EXor are chaotic: rounding decides on which plateau a seed ends.
 steps and, for full training, the number of seeds that solve the task.
 """
 
-import functools
+import json
 import multiprocessing
 import os
 import threading
 import traceback
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,30 +22,40 @@ from experiments.bench.settings import DeviceBench
 from experiments.bench.timing import write_results
 from tiejax.lab.runs.console import Console
 
+SIDES = ("here", "cpu")
 CORES_OF_ACCELERATOR = 4  # left to the process that uses the accelerator
 _STARTING = threading.Lock()  # a process inherits the environment, which is changed while it starts
 
 
 def run(settings: DeviceBench, console: Console) -> None:
-    """Measure every part on the machine's devices and, without rates, on its CPU; write results.json after each part.
+    """Measure every part on the machine's devices and, without rates, on its CPU; write results.json.
 
-    With an accelerator, the CPU computes its parts at the same time. A part that fails is reported in the results.
+    With an accelerator, the CPU computes its parts at the same time. If the benchmark is interrupted or a part fails,
+    results.json has what was measured until then.
     """
-    accelerated = has_accelerator()
-    cpu_only, spared = devices_on_cpu(device_a_core=False), CORES_OF_ACCELERATOR if accelerated else 0
-    on_cpu = functools.partial(measure_in_process, settings, environment=cpu_only, rates=False, spared=spared)
-    with ThreadPoolExecutor(1) as pool:
-        started = {name: pool.submit(on_cpu, name) for name in settings.parts} if accelerated else {}
-        parts: dict[str, Any] = {}
+    cpu_only, accelerated = devices_on_cpu(device_a_core=False), has_accelerator()
+    for side in SIDES:
         for name in settings.parts:
-            here = measure_in_process(settings, name, {}, rates=True)
-            cpu = started[name].result() if started else on_cpu(name)
-            parts[name] = {"here": here, "cpu": cpu}
-            if "failed" not in here and "failed" not in cpu:
-                parts[name]["losses_apart"] = relative_difference(here["losses"], cpu["losses"])
-            console.say(part_line(name, parts[name]))
-            file = write_results("device", settings, {"parts": parts})
-    console.result(f"results: {file}")
+            file_of(settings, name, side).unlink(missing_ok=True)
+
+    def on_cpu(name: str) -> None:
+        measure_in_process(settings, name, "cpu", cpu_only, spared=CORES_OF_ACCELERATOR if accelerated else 0)
+
+    pool = ThreadPoolExecutor(1)
+    try:
+        waiting = {name: pool.submit(on_cpu, name) for name in settings.parts} if accelerated else {}
+        for name in settings.parts:
+            measure_in_process(settings, name, "here", {})
+            console.say(line_of_rates(name, read(settings, name, "here")))
+        for name in settings.parts:
+            waiting[name].result() if accelerated else on_cpu(name)
+            console.say(line_of_comparison(name, *(read(settings, name, side) for side in SIDES)))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        # This process asks jax for the names of the devices, whose memory another process may still hold.
+        with changed({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}):
+            file = write_results("device", settings, {"parts": {name: part_of(settings, name) for name in settings.parts}})
+        console.result(f"results: {file}")
 
 
 def has_accelerator() -> bool:
@@ -53,25 +64,49 @@ def has_accelerator() -> bool:
         return process.submit(jax.default_backend).result() != "cpu"
 
 
-def measure_in_process(settings: DeviceBench, name: str, environment: dict[str, str], rates: bool, spared: int = 0) -> Measured:
-    """Return the measurements of a part, made in a new process with these environment variables, which select the devices.
+def measure_in_process(settings: DeviceBench, name: str, side: str, environment: dict[str, str], spared: int = 0) -> None:
+    """Measure a part in a new process with these environment variables, which select the devices.
 
     spared: number of cores that the process does not use, if there are more.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
         with _STARTING, changed(environment):
-            future = process.submit(measure, settings, name, rates, spared)
-        return future.result()
+            future = process.submit(measure, settings, name, side, spared)
+        future.result()
 
 
-def measure(settings: DeviceBench, name: str, rates: bool, spared: int) -> Measured:
-    """Return the measurements of a part, or `failed` with the traceback."""
+def measure(settings: DeviceBench, name: str, side: str, spared: int) -> None:
+    """Write the measurements of a part to its file, each when it is made; `failed` holds a traceback."""
     if hasattr(os, "sched_setaffinity") and (kept := sorted(os.sched_getaffinity(0))[spared:]):
         os.sched_setaffinity(0, kept)
+    file, measured = file_of(settings, name, side), Measured()
+    file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return PARTS[name](settings, rates)
+        for found in PARTS[name](settings, side == "here"):
+            for key, value in found.items():
+                measured[key] = measured[key] | value if isinstance(measured.get(key), dict) else value
+            file.write_text(json.dumps(measured))
     except Exception:  # no failure may cost the measurements of the other parts
-        return {"failed": traceback.format_exc()}
+        file.write_text(json.dumps(measured | {"failed": traceback.format_exc()}))
+
+
+def file_of(settings: DeviceBench, name: str, side: str) -> Path:
+    """Return the file of a part's measurements."""
+    return Path(settings.out) / "parts" / f"{name}-{side}.json"
+
+
+def read(settings: DeviceBench, name: str, side: str) -> Measured:
+    """Return what was measured of a part so far."""
+    file = file_of(settings, name, side)
+    found: Measured = json.loads(file.read_text()) if file.exists() else {}
+    return found
+
+
+def part_of(settings: DeviceBench, name: str) -> dict[str, Any]:
+    """Return both sides of a part, and how far apart their losses are if both were measured."""
+    part: dict[str, Any] = {side: read(settings, name, side) for side in SIDES}
+    losses = [part[side].get("losses") for side in SIDES]
+    return part | ({"losses_apart": relative_difference(*losses)} if all(losses) else {})
 
 
 def relative_difference(losses: list[float], others: list[float]) -> float:
@@ -80,19 +115,27 @@ def relative_difference(losses: list[float], others: list[float]) -> float:
     return float(np.max(np.abs(one - other) / np.maximum(np.abs(one), np.abs(other))))
 
 
-def part_line(name: str, part: dict[str, Any]) -> str:
-    """Return the line of a part for the terminal."""
-    here = part["here"]
-    for side, found in (("here", here), ("on the CPU", part["cpu"])):
-        if "failed" in found:
-            return f"{name}: failed {side}: {found['failed'].splitlines()[-1]}"
-    words = [f"losses of the first steps differ from the CPU's by {part['losses_apart']:.1e}"]
-    words += [f"{form} failed: {error.splitlines()[-1]}" for form, error in here.get("failures", {}).items()]
+def line_of_rates(name: str, here: Measured) -> str:
+    """Return the line with a part's rates for the terminal."""
+    words = []
     for unit in ("model_steps_per_s", "tokens_per_s", "ms_a_step", "member_steps_per_s"):
         found = here.get(unit, {})
         for form, rate in ({"": found} if "median" in found else found).items():
             words.append(f"{form} {rate['median']:,.1f} {unit.replace('_per_', '/').replace('_', ' ')}".strip())
-    if "solved" in here:
-        both = ", ".join(f"{arm} {here['solved'][arm]} ({part['cpu']['solved'][arm]} on the CPU)" for arm in here["solved"])
-        words.append(f"seeds that solve the task, of {here['seeds']}: {both}")
+    if "failed" in here:
+        words.append(f"failed: {here['failed'].splitlines()[-1]}")
     return f"{name}: {'; '.join(words)}"
+
+
+def line_of_comparison(name: str, here: Measured, cpu: Measured) -> str:
+    """Return the line that compares a part with that of the CPU."""
+    words = []
+    if "losses" in here and "losses" in cpu:
+        apart = relative_difference(here["losses"], cpu["losses"])
+        words.append(f"losses of the first steps differ from the CPU's by {apart:.1e}")
+    if "solved" in here and "solved" in cpu:
+        both = ", ".join(f"{arm} {here['solved'][arm]} ({cpu['solved'][arm]} on the CPU)" for arm in here["solved"])
+        words.append(f"seeds that solve the task, of {here['seeds']}: {both}")
+    if "failed" in cpu:
+        words.append(f"failed on the CPU: {cpu['failed'].splitlines()[-1]}")
+    return f"{name}: {'; '.join(words) or 'not compared'}"

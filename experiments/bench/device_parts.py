@@ -1,8 +1,10 @@
-"""The parts of `bench.py device`: losses of the first steps, rates, and the number of EXor's seeds that solve the task."""
+"""The parts of `bench.py device`: rates, losses of the first steps, and the number of EXor's seeds that solve the task.
+
+A part yields each measurement when it is made, so that an interrupted benchmark keeps it.
+"""
 
 import dataclasses
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,7 +21,7 @@ from tiejax import training, tying
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.embedding_coupling.text import prepare_text
 from tiejax.lab.studies.exor.bayes_risk import bayes_risk
-from tiejax.lab.studies.exor.ensemble import build_ensemble, why_no_kernel
+from tiejax.lab.studies.exor.ensemble import build_ensemble
 from tiejax.lab.studies.exor.task import split
 from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN
 from tiejax.lab.studies.layer_tying.jobs import groups_of
@@ -31,62 +33,45 @@ from tiejax.training import Ensemble, Recorder
 Measured = dict[str, Any]
 
 
-def exor(settings: DeviceBench, rates: bool) -> Measured:
-    """Return losses and rates of EXor's fast engine, and the number of seeds that solve the published task, by arm.
+def exor(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
+    """Yield rates and losses of EXor's fast engine, and the number of seeds that solve the published task, by arm.
 
-    Also those of the kernel engine, if it runs here, and on a GPU those of loops that run as CUDA graphs.
+    On a GPU also those of loops that run as CUDA graphs.
     """
-    bench = ExorBench()
-    study = bench.study_settings("fast", settings.seeds)
-    measured: Measured = {"losses": first_losses(build_ensemble(study), study.seed_list[:4], settings.first_steps)}
+    study = ExorBench().study_settings("fast", settings.seeds)
     if rates:
-        forms: dict[str, Any] = {"fast": {}}
+        forms: dict[str, dict[str, Any]] = {"fast": {}}
         if jax.default_backend() == "gpu":
             forms["fast, loops in graphs"] = {"graph_loops": True}
-        if not why_no_kernel(bench.study_settings("kernel", 1)):
-            forms["kernel"] = {"engine": "kernel"}
-
-        def build(form: str, seeds: int) -> Ensemble:
-            return build_ensemble(dataclasses.replace(bench.study_settings("fast", seeds), **forms[form]))
-
-        measured |= {"model_steps_per_s": {}, "failures": {}}
-        for form in forms:
-            try:
-                for seeds in (settings.seeds, 1024):
-                    rate = timed(settings, build(form, seeds), range(seeds), 2 * seeds)
-                    measured["model_steps_per_s"][f"{form}, {2 * seeds} models"] = rate
-                if form != "fast":
-                    losses = first_losses(build(form, settings.seeds), study.seed_list[:4], settings.first_steps)
-                    measured[f"losses of {form}"] = losses
-            except Exception:  # no failure of a form that is not the default may cost the others' measurements
-                if form == "fast":
-                    raise
-                measured["failures"][form] = traceback.format_exc()
+        for form, changes in forms.items():
+            for seeds in (settings.seeds, 1024):
+                ensemble = build_ensemble(dataclasses.replace(ExorBench().study_settings("fast", seeds), **changes))
+                rate = timed(settings, ensemble, range(seeds), 2 * seeds)
+                yield {"model_steps_per_s": {f"{form}, {2 * seeds} models": rate}}
+    yield {"losses": first_losses(build_ensemble(study), study.seed_list[:4], settings.first_steps)}
     whole = dataclasses.replace(study, steps=settings.exor_steps, exact_every=1000).resolved()
     records = training.train(build_ensemble(whole), whole.seed_list).records["exact"]["cross_entropy"]
     _, bayes = bayes_risk(whole.tasks[0], split(whole.bits)["train"])
     solved = records[-1, :, :, 0] < bayes + SOLVED_WITHIN  # records are [record, seed, arm, split]
-    return measured | {"seeds": settings.seeds, "solved": dict(zip(ARMS, solved.sum(0).tolist(), strict=True))}
+    yield {"seeds": settings.seeds, "solved": dict(zip(ARMS, solved.sum(0).tolist(), strict=True))}
 
 
-def text(settings: DeviceBench, rates: bool) -> Measured:
-    """Return losses and rates of the text study at its published size, packed."""
+def text(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
+    """Yield rates and losses of the text study at its published size, packed."""
     study = TextBench(seeds=2, vocab_size=8192).study_settings("packed")
     prepared, planned = study_text.prepare(study, Console(quiet=True))
     ensemble = text_ensemble(study, prepared, planned, "packed")
-    measured: Measured = {"losses": first_losses(ensemble, [0], settings.first_steps)}
     if rates:
         half = dataclasses.replace(study, compute_dtype="bfloat16").resolved()
         forms = {"float32": ensemble, "bfloat16": text_ensemble(half, prepared, planned, "packed")}
-        measured["tokens_per_s"] = {
-            name: timed(settings, form, study.seed_list, 4 * planned.tokens) for name, form in forms.items()
-        }
-    return measured
+        for name, form in forms.items():
+            yield {"tokens_per_s": {name: timed(settings, form, study.seed_list, 4 * planned.tokens)}}
+    yield {"losses": first_losses(ensemble, [0], settings.first_steps)}
 
 
-def layers(settings: DeviceBench, rates: bool) -> Measured:
-    """Return losses and step times of a GPT-2 with 12 layers."""
-    bench, measured = LayersBench(), Measured()
+def layers(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
+    """Yield step times and losses of a GPT-2 with 12 layers."""
+    bench = LayersBench()
     batch = random_blocks(bench)
     devices, owner = groups_of(jax.devices(), 1, bench.batch_size, jax.default_backend())[0], tying.independent(12)
 
@@ -94,42 +79,38 @@ def layers(settings: DeviceBench, rates: bool) -> Measured:
         study = dataclasses.replace(bench.study_settings(12, "compact"), compute_dtype=dtype)
         return TimedForm(build(study, bench.vocab_size, 0, devices), owner, "compact", batch)
 
-    measured["losses"] = form("float32").losses(settings.first_steps)
+    yield {"losses": form("float32").losses(settings.first_steps)}
     if rates:
-        measured["ms_a_step"] = {}
         for dtype in ("float32", "bfloat16"):
             model = form(dtype)
             steps = max(1, round(settings.seconds / model.seconds_per_step(3)))
             times = [1000 * model.seconds_per_step(steps) for _ in range(settings.repeats)]
-            measured["ms_a_step"][dtype] = spread(times)
-    return measured
+            yield {"ms_a_step": {dtype: spread(times)}}
 
 
-def encoder(settings: DeviceBench, rates: bool) -> Measured:
-    """Return losses and rates of pre-training the coupled base encoder."""
+def encoder(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
+    """Yield rates and losses of pre-training the coupled base encoder."""
     bench = EncoderBench()
     study = bench.study_settings(1)
     prepared = prepare_text(study, Console(quiet=True), False)
     ensemble = encoder_ensemble(study, bench, prepared, encoder_plan(study, prepared, jax.device_count()))
-    measured: Measured = {"losses": first_losses(ensemble, [0], settings.first_steps)}
     if rates:
         tokens = encoder_plan(study, prepared, 1).tokens
-        measured["tokens_per_s"] = timed(settings, ensemble, [0], tokens)
-    return measured
+        yield {"tokens_per_s": timed(settings, ensemble, [0], tokens)}
+    yield {"losses": first_losses(ensemble, [0], settings.first_steps)}
 
 
-def fine_tuning(settings: DeviceBench, rates: bool) -> Measured:
-    """Return losses and rates of fine-tuning the study's default encoder as an ensemble."""
+def fine_tuning(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
+    """Yield rates and losses of fine-tuning the study's default encoder as an ensemble."""
     bench = TransferBench()
     arms = 2 * len(bench.study_settings().fine_tuning_rates)
     ensemble, seeds = transfer_ensemble(bench.study_settings(), Job(bench, bench.seeds, arms))
-    measured: Measured = {"losses": first_losses(ensemble, seeds, settings.first_steps)}
     if rates:
-        measured["member_steps_per_s"] = timed(settings, ensemble, seeds, len(seeds) * arms)
-    return measured
+        yield {"member_steps_per_s": timed(settings, ensemble, seeds, len(seeds) * arms)}
+    yield {"losses": first_losses(ensemble, seeds, settings.first_steps)}
 
 
-PARTS: dict[str, Callable[[DeviceBench, bool], Measured]] = {
+PARTS: dict[str, Callable[[DeviceBench, bool], Iterator[Measured]]] = {
     "exor": exor,
     "text": text,
     "layers": layers,

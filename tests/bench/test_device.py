@@ -20,13 +20,32 @@ def test_every_part_has_a_function():
     assert tuple(PARTS) == get_args(Part) == tuple(DeviceBench().parts)
 
 
-def test_line_has_rates_and_solved_seeds():
+def test_lines_have_rates_and_solved_seeds():
     rate = {"median": 1234.5, "min": 1.0, "max": 2.0, "compile_s": 1.0}
     here = {"losses": [1.0], "model_steps_per_s": {"8 models": rate}, "seeds": 4, "solved": {"untied": 3, "tied": 2}}
-    part = {"here": here, "cpu": {"losses": [1.0], "solved": {"untied": 4, "tied": 1}}, "losses_apart": 0.0}
-    line = device.part_line("exor", part)
-    assert "8 models 1,234.5 model steps/s" in line
-    assert "seeds that solve the task, of 4: untied 3 (4 on the CPU), tied 2 (1 on the CPU)" in line
+    cpu = {"losses": [2.0], "solved": {"untied": 4, "tied": 1}}
+    assert device.line_of_rates("exor", here) == "exor: 8 models 1,234.5 model steps/s"
+    assert device.line_of_comparison("exor", here, cpu) == (
+        "exor: losses of the first steps differ from the CPU's by 5.0e-01; seeds that solve the task, of 4: untied 3 (4 on the "
+        "CPU), tied 2 (1 on the CPU)"
+    )
+    assert device.line_of_comparison("exor", here, {}) == "exor: not compared"
+
+
+def test_a_part_that_fails_keeps_what_it_measured(tmp_path, monkeypatch):
+    settings = DeviceBench(parts=["text"], out=str(tmp_path))
+
+    def fails(settings, rates):
+        yield {"tokens_per_s": {"float32": {"median": 2.0}}}
+        yield {"tokens_per_s": {"bfloat16": {"median": 3.0}}}
+        raise ValueError("no such kernel")
+
+    monkeypatch.setitem(PARTS, "text", fails)
+    device.measure(settings, "text", "here", spared=0)
+    assert device.read(settings, "text", "here")["tokens_per_s"] == {"float32": {"median": 2.0}, "bfloat16": {"median": 3.0}}
+    line = device.line_of_rates("text", device.read(settings, "text", "here"))
+    assert line == "text: float32 2.0 tokens/s; bfloat16 3.0 tokens/s; failed: ValueError: no such kernel"
+    assert device.part_of(settings, "text")["cpu"] == {}
 
 
 @pytest.mark.bench
