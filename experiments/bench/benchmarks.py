@@ -193,7 +193,7 @@ BENCHMARKS = {
         DeviceBench,
         _device,
         exor_sizes,
-        "Measure this machine, with or without a GPU or TPU, in about ten minutes: training rates of every study, and whether "
+        "Measure this machine, with or without a GPU or TPU, in more than ten minutes: training rates of every study, and whether "
         "losses, and the number of EXor's seeds that solve the task, agree with those of its CPU.",
         "PROGRAM device --out my_gpu",
     ),

@@ -1,6 +1,7 @@
 """The benchmark of a machine: comparison of losses, output, and results on disk."""
 
 import json
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -9,6 +10,8 @@ from experiments.bench import device
 from experiments.bench.device_parts import PARTS
 from experiments.bench.settings import DeviceBench, Part
 from tiejax.lab.runs.console import Console
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_difference_is_relative_to_the_larger_loss():
@@ -46,6 +49,18 @@ def test_a_part_that_fails_keeps_what_it_measured(tmp_path, monkeypatch):
     line = device.line_of_rates("text", device.read(settings, "text", "here"))
     assert line == "text: float32 2.0 tokens/s; bfloat16 3.0 tokens/s; failed: ValueError: no such kernel"
     assert device.part_of(settings, "text")["cpu"] == {}
+
+
+def test_page_has_the_rates_of_the_h100():
+    found, page = json.loads((DOCS / "h100.json").read_text()), " ".join((DOCS / "devices.md").read_text().split())
+    for form, rate in found["exor_model_steps_per_s"].items():
+        assert f"| {form} | {rate['median']:,} ({rate['min']:,} to {rate['max']:,}) | {rate['compile_s']} |" in page
+    layers = found["layer_tying"]
+    for ms in (*layers["ms_a_step"].values(), layers["ms_a_step_on_a_cpu_core"]["untied"]):
+        assert f"{ms['median']:.1f} ms ({ms['min']:.1f} to {ms['max']:.1f})" in page
+    apart = layers["losses_apart_from_cpu"].values()
+    assert f"at most {max(seed['first_50'] for seed in apart):.1e} of their value" in page
+    assert f"at most {max(seed['all_600'] for seed in apart):.1e}." in page
 
 
 @pytest.mark.bench
