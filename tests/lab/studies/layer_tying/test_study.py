@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 
 import filelock
 import jax
@@ -216,6 +217,49 @@ def test_chosen_rates_train_the_reported_seeds_which_may_grow(data, tmp_path):
         argv = *methods, "--methods", f"[{method}]", "--learning_rate", rate, "--seeds", 2, "--overwrite", "--out", fixed
         assert end(start(*argv, script=SCRIPT)).status == 0
         np.testing.assert_array_equal(metrics(chosen)["train_loss"][number], metrics(fixed)["train_loss"][0])
+
+
+@pytest.mark.slow
+def test_run_stopped_while_rates_are_tried_resumes_to_the_same_result(data, tmp_path):
+    """The rates that an interrupted run has tried are not tried again; the chosen rates and the models are the same."""
+    methods = *arguments(data), "--methods", "[untied,all-one]", "--maps", "{}", "--variants", "{}"
+    argv = *methods, "--rates", "[1e-3,1e-2,1e-1]", "--rate_seeds", 1
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    assert end(start(*argv, "--out", straight, script=SCRIPT)).status == 0
+    process = start(*argv, "--out", stopped, script=SCRIPT)
+    assert wait_until(lambda: len(list((stopped / "finished").glob("*.npz"))) >= 2, process), process.communicate()
+    process.send_signal(signal.SIGINT)
+    assert end(process).status == 130
+    before = {path: path.stat().st_mtime_ns for path in (stopped / "finished").iterdir()}
+    assert all("rate" in path.name for path in before)
+    assert not list((stopped / "models").glob("*"))  # of tried rates nothing but the losses is kept
+    ended = end(start(*argv, "--out", stopped, "--resume", script=SCRIPT))
+    assert ended.status == 0, ended.err
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    first, again = (json.loads((out / "results.json").read_text()) for out in (straight, stopped))
+    assert (first["rates"], first["tuning"]) == (again["rates"], again["tuning"])
+    first, again = metrics(straight), metrics(stopped)
+    for name in set(first) - {"time_step"}:
+        np.testing.assert_array_equal(first[name], again[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_run_until_decided_takes_a_second_look(data, tmp_path):
+    """Models of one step decide nothing at ten seeds; the seeds of the second look are trained as in a run of all seeds."""
+    low_rank = "{low-rank: {map: cycle, lora_rank: 1, better_than: cycle}}"
+    small = "--methods", "[untied,cycle]", "--maps", "{}", "--variants", low_rank
+    argv = *arguments(data), *small, "--steps", 1, "--learning_rate", 1e-12
+    looking, whole = tmp_path / "looking", tmp_path / "whole"
+    ended = end(start(*argv, "--until", "decided", "--max_seeds", 11, "--out", looking, script=SCRIPT))
+    assert ended.status == 0, ended.err
+    assert end(start(*argv, "--seeds", 11, "--out", whole, script=SCRIPT)).status == 0
+    results = json.loads((looking / "results.json").read_text())
+    assert results["looks"] == {"planned": [10, 11], "done": [10, 11]}
+    claim = next(claim for claim in results["claims"] if claim["id"] == "better/low-rank")
+    assert (claim["verdict"], claim["n"]) == ("undecided", 11)
+    first, again = metrics(looking), metrics(whole)
+    for name in set(first) - {"time_step"}:
+        np.testing.assert_array_equal(first[name], again[name], err_msg=name)
 
 
 def test_saved_weights_hold_distinct_layers_once_and_give_the_test_loss(run):

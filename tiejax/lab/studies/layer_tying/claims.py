@@ -97,12 +97,11 @@ def _of_variants(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | No
     found = []
     for name, variant in variants.items():
         if (other := variant.better_than) is not None:
-            statement = f"{name}, with {_bytes(rows, name, other)}, has a lower loss than {other}."
+            statement = f"{name} has a lower loss than {other}, with {_bytes(rows, name, other)} of the bytes of {other}."
             found.append(_less(rows, f"better/{name}", (name, other), statement))
         if (other := variant.not_worse_than) is not None:
-            statement = (
-                f"The loss of {name}, with {_bytes(rows, name, other)}, exceeds that of {other} by less than {MARGIN:g}."
-            )
+            size = f"with {_bytes(rows, name, other)} of the bytes of {other}"
+            statement = f"The loss of {name}, {size}, exceeds that of {other} by less than {MARGIN:g}."
             found.append(_less(rows, f"not-worse/{name}", (name, other), statement, "non-inferiority"))
     return found
 
@@ -121,7 +120,7 @@ def _bytes(rows: Rows, first: str, second: str) -> str:
     if first not in rows or second not in rows:
         return ""
     one, other = (float(np.mean(rows[name]["bytes"]["parameter_bytes"]["seeds"])) for name in (first, second))
-    return f"{one / other:.1%} of its bytes".replace("%", " %")
+    return f"{one / other:.1%}".replace("%", " %")
 
 
 def _less(
