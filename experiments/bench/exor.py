@@ -12,16 +12,13 @@ from experiments.bench.timing import TimedEnsemble, spread, write_results
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.words import number
 from tiejax.lab.runs.console import Console
-from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.exor.ensemble import build_ensemble, why_no_kernel
+from tiejax.lab.studies.exor.ensemble import build_ensemble
 
 SEEDS_RECORDED = 32  # ensemble size at which the share of recording is measured
 
 
 def run(settings: ExorBench, console: Console) -> None:
     """Measure everything, print one table, write results.json and one figure."""
-    if "kernel" in settings.measured_engines and (reason := why_no_kernel(settings.study_settings("kernel", 1))):
-        raise BadInput(f"--engines: kernel cannot be measured here: {reason}")
     torch_rate = measure_torch(settings, console)
     limit = Limit.of(settings) if settings.model == "transformer" else None
     rows = []

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from tiejax.lab.reporting import figures
 
-ENGINE_COLOURS = {"fast": figures.ORANGE, "plain": figures.BLUE, "kernel": figures.GREEN}
+ENGINE_COLOURS = {"fast": figures.ORANGE, "plain": figures.BLUE}
 
 
 def plot_throughput(rows: Sequence[Mapping[str, Any]], torch_rate: Mapping[str, float] | None, floor: float) -> Figure:

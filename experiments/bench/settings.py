@@ -21,12 +21,11 @@ RECORD_EVERY = 500  # EXor's default
 EXACT_EVERY = 10_000  # close to EXor's default on the plain engine
 HEAD_WIDTH = 32
 
-Engine = Literal["fast", "plain", "kernel"]
+Engine = Literal["fast", "plain"]
 Form = Literal["published", "masked", "packed"]
 Storage = Literal["compact", "full"]
 Program = Literal[
     "exor, fast",
-    "exor, kernel",
     "exor, plain",
     "exor, mixer",
     "exor, lstm",
@@ -105,7 +104,7 @@ class ExorBench(TimedBench):
         if not self.seeds or min(self.seeds) < 1:
             raise BadInput(f"--seeds: expected a list of numbers >= 1, got {self.seeds}")
         if self.engines == []:
-            raise BadInput("--engines: expected at least one of fast, plain and kernel, got []")
+            raise BadInput("--engines: expected at least one of fast and plain, got []")
         if self.model != "transformer" and self.measured_engines != ["plain"]:
             raise BadInput(
                 f"--engines: the {self.model} depends on the order of its symbols, so only [plain] can be measured, "

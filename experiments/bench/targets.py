@@ -36,7 +36,7 @@ from tiejax.lab.studies.causal_untying import settings as causal_settings
 from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble as build_coupling
 from tiejax.lab.studies.embedding_coupling.text import prepare_text
 from tiejax.lab.studies.exor import settings as exor_settings
-from tiejax.lab.studies.exor.ensemble import COMPILERS, Platform, build_kernel
+from tiejax.lab.studies.exor.ensemble import Platform
 from tiejax.lab.studies.exor.ensemble import build_ensemble as build_exor
 from tiejax.lab.studies.layer_tying.model import build as build_layered
 from tiejax.lab.studies.text_mlm import text as study_text
@@ -221,14 +221,6 @@ def exor(devices: Sequence[Any], engine: Any, **options: Any) -> Any:
     return traced_step(ensemble, devices[:1], 32, drawn_shapes(ensemble))
 
 
-def exor_kernel(devices: Sequence[Any]) -> Any:
-    """Return a training step of EXor's kernel engine, including the draws of its batches, with 32 seeds on one device."""
-    study = exor_settings.Settings(seeds=32, engine="kernel").resolved()
-    ensemble = dataclasses.replace(build_exor(study), members=training.Vmapped())
-    kernel = build_kernel(study, ensemble.arm_ties[:, 0].tolist(), COMPILERS[platform_of(devices)])
-    return traced_step(dataclasses.replace(ensemble, source=training.TrainSteps(kernel.train)), devices[:1], 32, None)
-
-
 def text(devices: Sequence[Any], dtype: Any = "float32") -> Any:
     """Return a training step of the text study at its published size: two seeds, tied and untied, in one program."""
     study = dataclasses.replace(TextBench(vocab_size=8192).study_settings("packed"), compute_dtype=dtype)
@@ -289,7 +281,6 @@ def preset_124m() -> causal_settings.Settings:
 
 PROGRAMS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "exor, fast": lambda devices: exor(devices, "fast"),
-    "exor, kernel": exor_kernel,
     "exor, plain": lambda devices: exor(devices, "plain"),
     "exor, mixer": lambda devices: exor(devices, "plain", model="mixer"),
     "exor, lstm": lambda devices: exor(devices, "plain", model="lstm"),

@@ -14,7 +14,7 @@ from tiejax.lab.studies.exor.ensemble import build_ensemble, steps_ahead
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.untying.ensemble import build_ensemble as build_untying
 from tiejax.lab.studies.untying.settings import Settings as UntyingSettings
-from tiejax.training import DrawAhead, SeedKey, TrainState, TrainSteps, Vmapped, make_step, seed_keys, stream, train
+from tiejax.training import DrawAhead, SeedKey, TrainState, Vmapped, make_step, seed_keys, stream, train
 
 
 def config(**changes):
@@ -471,13 +471,6 @@ def test_gradient_weights_vary_by_arm_and_step():
             first, second = first - rate * first_grad, second - rate * second_grad
         np.testing.assert_allclose(params["init"][0, arm], first, rtol=1e-5)
         np.testing.assert_allclose(params["data"][0, arm], second, rtol=1e-5)
-
-
-@pytest.mark.parametrize("other", [{"gradient_weights": lambda step: None}, {"phases": [training.Phase(), training.Phase()]}])
-def test_multi_step_source_excludes_phases_and_weights(other):
-    ensemble = build_ensemble(config())
-    with pytest.raises(ValueError, match="source: TrainSteps supports neither phases, gradient_weights nor unrolled members"):
-        dataclasses.replace(ensemble, source=TrainSteps(lambda keys, state, first, stop: state), **other)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Members: split and joined arrays, unrolled training, and short representations."""
 
-import dataclasses
 import re
 
 import jax
@@ -10,7 +9,7 @@ import optax
 import pytest
 
 from tiejax import training
-from tiejax.training import EnsembleState, Scanned, TrainSteps, Unrolled, Vmapped
+from tiejax.training import EnsembleState, Scanned, Unrolled, Vmapped
 from tiejax.training.members import join_members, join_on_host, split_members, split_on_host
 
 SEEDS, ARMS = 4, 3
@@ -76,11 +75,6 @@ def test_unrolled_members_against_the_closed_form():
     assert steps.tolist() == [0, 3, 6, 7]
     wanted = target[..., 0, 0] + 0.9 ** steps[:, None, None] * (start[..., 0, 0] - target[..., 0, 0])
     np.testing.assert_allclose(trained.records["record"]["first"], wanted, rtol=0, atol=1e-6)
-
-
-def test_multi_step_source_needs_joint_members():
-    with pytest.raises(ValueError, match="source: TrainSteps supports neither phases, gradient_weights nor unrolled members"):
-        dataclasses.replace(ensemble(Unrolled()), source=TrainSteps(lambda keys, state, first, stop: state))
 
 
 @pytest.mark.parametrize("members", [Vmapped(), Scanned(), Unrolled()])

@@ -31,6 +31,5 @@ from .placement import DATA as DATA
 from .placement import total as total
 from .sources import DrawAhead as DrawAhead
 from .sources import Feed as Feed
-from .sources import TrainSteps as TrainSteps
 from .step import TrainState as TrainState
 from .step import make_step as make_step

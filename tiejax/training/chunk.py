@@ -18,7 +18,7 @@ from tiejax.training.members import EnsembleState, join_members, join_on_host, m
 from tiejax.training.phases import NEVER
 from tiejax.training.placement import SEEDS, Layout, spec
 from tiejax.training.records import Records
-from tiejax.training.sources import Feed, FeedWindows, TrainSteps
+from tiejax.training.sources import Feed, FeedWindows
 from tiejax.training.step import TrainState
 
 PyTree = Any
@@ -303,7 +303,7 @@ def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_
     Used to plan the memory of a step, or compile it, for other machines.
 
     Args:
-        ensemble: the ensemble; a `TrainSteps` source makes the step itself.
+        ensemble: the ensemble.
         mesh: the mesh.
         seeds: number of seeds.
         fed_spec: partition of the source's data over the mesh.
@@ -313,8 +313,6 @@ def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_
 
     def step(names: jax.Array, state: TrainState, fed: PyTree) -> TrainState:
         keys = SeedKey(jax.vmap(jax.random.key)(names), jnp.zeros_like(names, jnp.int32))
-        if isinstance(ensemble.source, TrainSteps):
-            return ensemble.source.train(keys, state, jnp.int32(0), jnp.int32(1))
         return ensemble.step(keys, state, jnp.int32(0), fed)[0]
 
     local = jax.shard_map(step, mesh=mesh, in_specs=(PartitionSpec(SEEDS), specs, fed_spec), out_specs=specs, check_vma=False)

@@ -33,7 +33,7 @@ from tiejax.training.keys import SeedKey, seed_keys, stream
 from tiejax.training.members import EnsembleState, Scanned, SplitMembers, Unrolled, Vmapped, join_members, map_split
 from tiejax.training.phases import NEVER, Phase, change_ties, phases_on
 from tiejax.training.placement import gather, leaf_squares
-from tiejax.training.sources import DrawAhead, Feed, TrainSteps
+from tiejax.training.sources import DrawAhead, Feed
 from tiejax.training.step import Loss, TrainState, make_step, products_in
 
 PyTree = Any
@@ -93,8 +93,7 @@ class Ensemble:
         recorders: name -> recorder; records are returned under the same name.
         max_norm: clip gradients to this global norm, in which a tied pair counts once; None does not clip.
         records_per_chunk: capacity of a chunk's buffer for one recorder.
-        source: where a step's data comes from: a `Feed`, a `DrawAhead` or a `TrainSteps`; by default `sample` makes each batch
-            by itself.
+        source: where a step's data comes from: a `Feed` or a `DrawAhead`; by default `sample` makes each batch by itself.
         members: how a device trains its members: `Vmapped`, `Scanned` or `Unrolled`.
         xla_options: compiler options by platform (cpu, gpu, tpu), in addition to `chunk.XLA_OPTIONS`.
         devices: number of devices that train one member together. If there are several, a batch is a device's part of the
@@ -122,7 +121,7 @@ class Ensemble:
     recorders: Mapping[str, Recorder]
     max_norm: float | None = None
     records_per_chunk: int = 64
-    source: Feed | DrawAhead | TrainSteps | None = None
+    source: Feed | DrawAhead | None = None
     members: Vmapped | Scanned | Unrolled = dataclasses.field(default_factory=Vmapped)
     xla_options: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     devices: int = 1
@@ -141,8 +140,6 @@ class Ensemble:
             raise ValueError("arm_ties: an arm with phases must have all ties or none")
         if self.devices > 1 and not all(tying.keeps_places(tie.transform) for tie in tying.as_ties(self.ties)):
             raise ValueError("devices: ties that move entries, such as a transpose, need one device per member")
-        if isinstance(self.source, TrainSteps) and not (self.phases is self.gradient_weights is None and not self.unrolled):
-            raise ValueError("source: TrainSteps supports neither phases, gradient_weights nor unrolled members")
 
     @property
     def unrolled(self) -> bool:
@@ -216,8 +213,6 @@ class Ensemble:
         Returns:
             The members, in the form of `state`.
         """
-        if isinstance(self.source, TrainSteps):
-            return self.source.train(keys, state, first, stop)
         if isinstance(self.source, DrawAhead):
             return self._train_drawn(self.source, keys, state, first, stop)
         return jax.lax.fori_loop(first, stop, lambda number, now: self.step(keys, now, number, fed_at(number))[0], state)

@@ -1,4 +1,4 @@
-"""Sources of a step's data: read on the host in windows, drawn ahead on the device, or part of a multi-step computation."""
+"""Sources of a step's data: read on the host in windows, or drawn ahead on the device."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -9,7 +9,6 @@ from jax.sharding import NamedSharding
 
 from tiejax.training.keys import SeedKey, SeedName
 from tiejax.training.placement import DATA, Layout
-from tiejax.training.step import TrainState
 
 PyTree = Any
 
@@ -48,18 +47,6 @@ class DrawAhead(NamedTuple):
 
     draw: Callable[[SeedKey, jax.Array], PyTree]
     steps: int
-
-
-class TrainSteps(NamedTuple):
-    """A computation that does many training steps at once, instead of `Ensemble.step`.
-
-    It makes its own batches, and supports neither phases nor `gradient_weights`.
-
-    Attributes:
-        train: (keys, members `[seed, arm, ...]`, first, stop) -> the members after the steps first, ..., stop - 1.
-    """
-
-    train: Callable[[SeedKey, TrainState, jax.Array, jax.Array], TrainState]
 
 
 class Share(NamedTuple):

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from tiejax import training, tying
-from tiejax.lab.studies.exor.ensemble import build_ensemble, build_model, why_no_kernel
+from tiejax.lab.studies.exor.ensemble import build_ensemble, build_model
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.models import multiset
 
@@ -177,14 +177,3 @@ def test_tables_start_with_the_chosen_deviation():
     np.testing.assert_allclose(start[0.25]["embed"]["embedding"], 0.25 * start[1.0]["embed"]["embedding"], rtol=1e-6)
     for one, other in zip(jax.tree.leaves(start[0.25]["encoder"]), jax.tree.leaves(start[1.0]["encoder"]), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize(
-    "arm",
-    [{"output_bias": True}, {"softmax": "asked"}, {"table_decay": 0.0}, {"table_rate": 2.0}, {"shared_second_moment": True}],
-    ids=str,
-)
-def test_the_kernel_refuses_arms_that_it_does_not_know(monkeypatch, arm):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert why_no_kernel(Settings(engine="kernel").resolved()) is None
-    assert why_no_kernel(Settings(engine="kernel", **arm).resolved())

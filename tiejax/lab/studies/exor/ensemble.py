@@ -1,16 +1,15 @@
 """The ensemble of an EXor run: tied and untied members of every seed, and their recorders."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from tiejax import models, training, tying
 from tiejax.geometry.distances import symbol_pairs
-from tiejax.lab.studies.exor import kernel, sizes
+from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.engines import Engine, FastEngine, PlainEngine
 from tiejax.lab.studies.exor.multisets import MultisetSampler
@@ -26,7 +25,7 @@ from tiejax.training.records import Records
 
 # Maximum number of members that a core trains at a time, by engine, provided that their activations fit in its cache. Chosen
 # from measurements (`bench.py exor`).
-MOST_MEMBERS = {"fast": 32, "kernel": 32, "plain": 8}
+MOST_MEMBERS = {"fast": 32, "plain": 8}
 BYTES_IN_CACHE = 2**20
 # XLA options on a CPU, by architecture. Sums over few rows, as in attention, are ten times slower in XLA's library than in the
 # loops that it generates. The mixer is slower without the library (`bench.py exor --model`).
@@ -37,8 +36,6 @@ GRAPH_LOOPS = {
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
 }
 Platform = Literal["cpu", "gpu", "tpu"]
-# Compiler of the kernel by platform.
-COMPILERS: dict[str, kernel.Compiler] = {"gpu": "cuda", "tpu": "tpu"}
 # Limits on the number of steps whose batches are drawn at once, and on the bytes of the drawn outcomes.
 MOST_STEPS_AHEAD = 500
 MOST_BYTES_AHEAD = 2**28
@@ -67,33 +64,20 @@ def build_engine(settings: Settings, platform: Platform = "cpu") -> Engine:
     """Return the engine of resolved settings; platform: as in `build_ensemble`."""
     model = build_model(settings, platform)
     outcomes = settings.tasks[0].asked if settings.softmax == "asked" else None
-    if settings.engine in ("fast", "kernel"):  # the kernel only trains: the fast engine computes the records
+    if settings.engine == "fast":
         return FastEngine(model, settings.tasks, product_by_sums if platform == "gpu" else jnp.matmul, outcomes)
     return PlainEngine(model, settings.tasks, settings.ordered, settings.dropout, outcomes)
 
 
 def make_optimizer(settings: Settings, counts: Literal["all", "leaf"] = "all") -> Any:
     """Return the optimizer of resolved settings; counts: as in `training.make_optimizer`."""
-    schedule = make_schedule(settings)
+    assert settings.learning_rate is not None
+    rates = settings.learning_rate, settings.minimum_learning_rate
+    schedule = training.make_schedule(settings.schedule, *rates, settings.half_period)
     tables = TableRecipe(models.TABLE_PATHS, settings.table_decay, settings.table_rate, settings.shared_second_moment)
     return training.make_optimizer(
         settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts, tables=tables
     )
-
-
-def make_schedule(settings: Settings) -> optax.Schedule:
-    """Return the learning-rate schedule of resolved settings."""
-    assert settings.learning_rate is not None
-    rates = settings.learning_rate, settings.minimum_learning_rate
-    return training.make_schedule(settings.schedule, *rates, settings.half_period)
-
-
-def build_kernel(settings: Settings, arm_ties: Sequence[bool], compiler: kernel.Compiler) -> kernel.Kernel:
-    """Return the kernel of resolved settings for this compiler."""
-    recipe = kernel.Recipe(settings.optimizer, make_schedule(settings), settings.weight_decay, settings.eps, settings.max_norm)
-    sampler = train_sampler(settings)
-    ahead = outcomes_ahead(settings, sampler)
-    return kernel.Kernel(build_model(settings), sampler, ahead.draw, recipe, arm_ties, ahead.steps, compiler)
 
 
 def outcomes_ahead(settings: Settings, sampler: MultisetSampler) -> DrawAhead:
@@ -108,40 +92,13 @@ def outcomes_ahead(settings: Settings, sampler: MultisetSampler) -> DrawAhead:
 def steps_ahead(settings: Settings) -> int:
     """Return the number of steps whose batches are drawn at once.
 
-    A step takes an int32 per visit, padded as by the kernel engine or, with a batch size, for two shuffled epochs. The estimate
-    counts the seeds of all devices.
+    A step takes an int32 per string of the training split or, with a batch size, of two shuffled epochs. The estimate counts
+    the seeds of all devices.
     """
     strings = len(split(settings.bits)["train"])
-    visits_per_seed = max(strings, kernel.LANES) if settings.batch_size is None else 2 * strings
+    visits_per_seed = strings if settings.batch_size is None else 2 * strings
     bytes_per_step = 4 * visits_per_seed * settings.number_of_seeds * len(settings.tasks)
     return max(1, min(settings.record_every, MOST_STEPS_AHEAD, MOST_BYTES_AHEAD // bytes_per_step))
-
-
-def train_sampler(settings: Settings) -> MultisetSampler:
-    """Return the sampler of the multisets of training batches."""
-    return MultisetSampler(settings.tasks, split(settings.bits)["train"], settings.batch_size)
-
-
-def why_no_kernel(settings: Settings) -> str | None:
-    """Return the reason why the kernel cannot train resolved settings on this platform, or None if it can."""
-    if jax.default_backend() not in COMPILERS:
-        return f"it needs a GPU or TPU, and the default device is a {jax.default_backend().upper()}"
-    if settings.gradient_weights is not None:
-        return "it does not support --gradient_weights"
-    if settings.output_bias:
-        return "it does not support --output_bias"
-    if settings.softmax != "all":
-        return "it supports only --softmax all"
-    if settings.table_decay is not None or settings.table_rate != 1 or settings.shared_second_moment:
-        return "it updates tables like other parameters"
-    if settings.matmul_precision != "highest":
-        return "it computes in float32 and supports only --matmul_precision highest"
-    return kernel.why_not(build_model(settings), train_sampler(settings))
-
-
-def training_engine(settings: Settings) -> str:
-    """Return the engine that trains resolved settings on this platform: the fast engine if the kernel cannot."""
-    return "fast" if settings.engine == "kernel" and why_no_kernel(settings) else settings.engine
 
 
 def data_keys(seed_key: SeedKey) -> tuple[jax.Array, jax.Array]:
@@ -160,7 +117,8 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
     platform = platform or cast(Platform, jax.default_backend())
     engine, task, strings = build_engine(settings), settings.tasks[0], split(settings.bits)
     ties = [tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)]
-    sample_train, sampler = engine.sampler(strings["train"], settings.batch_size), train_sampler(settings)
+    sample_train = engine.sampler(strings["train"], settings.batch_size)
+    sampler = MultisetSampler(settings.tasks, strings["train"], settings.batch_size)
 
     def init(key: jax.Array) -> Any:
         tokens, position = jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32)
@@ -176,26 +134,21 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
     recorders = {"record": Recorder(settings.record_every, measures)}
     if count_contexts(task, settings.ordered) <= MAX_CONTEXTS:
         recorders["exact"] = Recorder(settings.exact_every, exact_recorder(engine, settings.ordered))
-    arm_ties = np.array([[False], [True]])
-    source: DrawAhead | training.TrainSteps | None = None
-    if settings.engine == "kernel" and why_no_kernel(settings) is None:
-        source = training.TrainSteps(build_kernel(settings, arm_ties[:, 0].tolist(), COMPILERS[jax.default_backend()]).train)
-    elif platform != "cpu" and not settings.ordered and sampler.tabled:
-        source = outcomes_ahead(settings, sampler)
+    draws_ahead = platform != "cpu" and not settings.ordered and sampler.tabled
     return Ensemble(
         init=init,
         sample=sample,
         loss=build_engine(settings, platform).loss,
         optimizer=make_optimizer(settings),
         ties=ties,
-        arm_ties=arm_ties,
+        arm_ties=np.array([[False], [True]]),
         steps=settings.steps,
         recorders=recorders,
         max_norm=settings.max_norm,
         precision=settings.matmul_precision,
         members=training.Vmapped(seeds_at_once(settings, arms=2) if platform == "cpu" else None),
         xla_options={"cpu": CPU_OPTIONS.get(settings.model, {}), "gpu": GRAPH_LOOPS if settings.graph_loops else {}},
-        source=source,
+        source=outcomes_ahead(settings, sampler) if draws_ahead else None,
         records_per_chunk=sizes.records_per_chunk(settings, arms=2),
     )
 

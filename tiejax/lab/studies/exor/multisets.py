@@ -103,11 +103,6 @@ class MultisetSampler:
         visits = jnp.zeros(counts.size).at[target * counts.shape[1] + context].add(1)
         return MaskedMultisets(counts, visits.reshape(counts.shape) / size)
 
-    @property
-    def context_counts(self) -> Float[np.ndarray, "vocabulary contexts"]:
-        """Occurrences of each symbol in each context, including the mask."""
-        return self._tables.counts
-
     @functools.cached_property
     def _tables(self) -> "_Tables":
         return _tables(self.tasks)

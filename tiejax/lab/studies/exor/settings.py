@@ -73,8 +73,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         exact_every: steps between computations of the exact risk (the expected loss over all contexts, not a sample), a
             multiple of record_every (default: record_every on the fast engine, a 15th of the steps on the plain one)
         engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and trains on the same
-            batches as plain; auto is fast where that is exact, otherwise plain; kernel trains a one-layer transformer in a
-            single GPU or TPU kernel and has not been run on either yet
+            batches as plain; auto is fast where that is exact, otherwise plain
         graph_loops: on an NVIDIA GPU, run the loop over the steps of a chunk as one CUDA graph, instead of launching every step
             from the host; not yet tested on a GPU
         records_on: where records are stored: memory; disk (files in the run directory, without a copy in memory); or auto,
@@ -118,7 +117,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     max_norm: float | None = None
     record_every: int = 500
     exact_every: int | None = None
-    engine: Literal["auto", "fast", "plain", "kernel"] = "auto"
+    engine: Literal["auto", "fast", "plain"] = "auto"
     graph_loops: bool = False
     records_on: Literal["auto", "memory", "disk"] = "auto"
     figure_style: Literal["seeds", "published"] = "seeds"
@@ -209,8 +208,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         checks.check_positive(self, ("table_std", "table_rate"))
         if self.table_decay is not None:
             checks.check_not_negative(self, ("table_decay",))
-        if self.engine in ("fast", "kernel") and (reason := _why_not_fast(self.model, self.dropout)):
-            raise BadInput(f"--engine: {self.engine} would not be exact, since {reason}; use plain or auto")
+        if self.engine == "fast" and (reason := _why_not_fast(self.model, self.dropout)):
+            raise BadInput(f"--engine: fast would not be exact, since {reason}; use plain or auto")
         assert self.exact_every is not None
         if self.exact_every % self.record_every:
             raise BadInput(f"--exact_every: must be a multiple of --record_every {self.record_every}, got {self.exact_every}")

@@ -28,8 +28,6 @@ from tiejax.lab.studies.exor.ensemble import (
     by_split,
     conditions_and_seeds,
     named_arrays,
-    training_engine,
-    why_no_kernel,
 )
 from tiejax.lab.studies.exor.plateaus import Level, levels
 from tiejax.lab.studies.exor.residual_bound import check
@@ -88,7 +86,7 @@ def train_and_report(
         {
             "experiment": "exor",
             "variant": settings.variant_name,
-            "engine": training_engine(settings),
+            "engine": settings.engine,
             "bits": settings.bits,
             "one": settings.tasks[0].one,
             "model": settings.model_settings,
@@ -123,16 +121,14 @@ def claims_on_first(settings: Settings, metrics: Mapping[str, np.ndarray], seeds
 
 
 def announce(settings: Settings, console: Console) -> None:
-    """Print what is about to be trained, with warnings about options that are not available."""
+    """Print what is about to be trained, and warn if the exact risk is not computed."""
     doses = f" x {len(settings.tasks)} doses" if settings.doses is not None else ""
     seeds = f"{'at most ' if settings.until else ''}{counted(settings.number_of_seeds, 'seed')}"
     console.say(
         f"EXor {settings.variant_name}, {settings.model} {settings.size}: {seeds}{doses}, tied and "
-        f"untied, {settings.steps:,} steps, {training_engine(settings)} engine on {jax.device_count()} x "
+        f"untied, {settings.steps:,} steps, {settings.engine} engine on {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, in {settings.out}"
     )
-    if settings.engine == "kernel" and (reason := why_no_kernel(settings)):
-        console.warn(f"--engine kernel: {reason}; training with the fast engine instead")
     if (number := count_contexts(settings.tasks[0], settings.ordered)) > MAX_CONTEXTS:
         console.warn(f"exact risk is not computed: {number:,} contexts exceed the limit of {MAX_CONTEXTS:,}")
 

@@ -27,9 +27,6 @@ class Settings(UntieSettings, exor.Settings):
             step count, so that bias correction restarts), zero-keep-count (zero moments, the step count continues), split (the
             moments of the gradients from the table's own use, tracked from step 0)
         new: which table is split off, and so gets the new optimizer state; only matters for zero and zero-keep-count
-        engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and trains on the same
-            batches as plain; auto is fast where that is exact, otherwise plain; kernel is rejected, since it does not support
-            untying
         equal_tables: not supported, since never-tied models from equal tables are an arm of this study
         variants: not supported by this study, which has a single distribution
         doses: not supported by this study, which has a single distribution
@@ -49,8 +46,6 @@ class Settings(UntieSettings, exor.Settings):
             raise BadInput("--doses: not supported by this experiment; give one distribution, with --zero and --one")
         if self.equal_tables:
             raise BadInput("--equal_tables: this experiment has never-tied models from equal tables as an arm; leave it out")
-        if self.engine == "kernel":
-            raise BadInput("--engine: kernel does not support untying; use fast, plain or auto")
         variant = self.variant or ("main" if self.zero is None and self.one is None else "custom")
         out = f"runs/untying/{variant}-{self.model}-{self.size}" if self.out is None else self.out
         settings = super(Settings, dataclasses.replace(self, out=out)).resolved()
