@@ -63,8 +63,8 @@ def test_several_groups_at_once_train_as_one_by_one(tmp_path, monkeypatch):
     data = Data(lambda seed, group: [batch(10 * group + number) for number in range(3)], held_out, {"test": held_out})
     fixed = Job("untied", 7, None, tying.independent(2), rate=0.05)
     one_by_one, _ = run_job(layered, settings, fixed, data)
-    monkeypatch.setattr(job, "groups_at_once", lambda: 4)
-    asked, progress = iter([True]), []
+    monkeypatch.setattr(job, "groups_at_once", lambda seconds: 4)
+    asked, progress, before = iter([True]), [], layered.compilations
     checkpoints = Checkpoints(tmp_path / "job", [tying.Tie(*TABLE_PATHS)], say=pytest.fail)
     stopped = run_job(layered, settings, fixed, data, checkpoints, stop_requested=lambda: next(asked))
     assert stopped is None
@@ -72,13 +72,21 @@ def test_several_groups_at_once_train_as_one_by_one(tmp_path, monkeypatch):
         layered, settings, fixed, data, checkpoints, resume=True, on_steps=lambda steps, _: progress.append(steps)
     )
     checkpoints.close()
-    assert progress == [8, 3]
+    # A stop after the first group; then one group, and up to four, which end with the groups of the validations at 5 and 10.
+    assert progress == [2, 2, 2, 4, 1]
     assert one_by_one["validation"]["step"].tolist() == [0, 5, 10, 11]
     for group, fields in one_by_one.items():
         for name in set(fields) - {"time"}:
             np.testing.assert_array_equal(fields[name], several[group][name], err_msg=f"{group} {name}")
     slower, _ = run_job(layered, settings, fixed._replace(rate=0.01), data)
     assert not np.array_equal(slower["step"]["loss"], several["step"]["loss"])
+    assert layered.compilations == before  # one step for all rates
+
+
+def test_groups_at_once_take_a_second(monkeypatch):
+    assert job.groups_at_once(1e-9) == 1  # on a CPU
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert [job.groups_at_once(seconds) for seconds in (0.0, 0.003, 0.1, 0.6, 40.0)] == [32, 32, 10, 1, 1]
 
 
 def test_maps_of_the_methods():

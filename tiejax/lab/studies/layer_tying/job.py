@@ -6,6 +6,7 @@ reward, computed from the loss of one more batch, on which the model is not trai
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -26,6 +27,7 @@ from tiejax.training.stack import LayeredState
 from tiejax.tying.layer_ties import fixed_wiring
 
 PyTree = Any
+MOST_AT_ONCE = 32  # groups
 RANDOM_MAPS = 1004  # a random stream used for nothing else
 
 
@@ -158,6 +160,7 @@ class _Model:
     state: LayeredState
     agent: Agent | None
     best: Best
+    at_once: int = 1  # groups
 
     @classmethod
     def from_host(cls, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> "_Model":
@@ -186,7 +189,7 @@ class _Model:
         return tying.wiring(self.ties, self.settings.storage, self.settings.gradient, self.settings.ties)
 
     def prepare(self) -> None:
-        """Compile ahead of time, and validate a new model before its first step."""
+        """Compile the agent, step and loss, and validate a new model before its first step."""
         if self.agent is not None:
             self.agent.compile(self.ties.observation)
         if self.step == 0:
@@ -199,21 +202,26 @@ class _Model:
         """Train a group, or several if no agent acts; return the number of steps and their seconds."""
         return self.groups() if self.agent is None else self.group(self.agent)
 
-    def batches(self) -> Sequence[Any]:
-        """Return the batches of the next group, the last one for the reward."""
-        return self.data.group(self.job.seed, self.step // self.settings.k)
+    def batches(self, later: int = 0) -> Sequence[Any]:
+        """Return the batches of the next group, or of one `later` groups after it; the last one is for the reward."""
+        return self.data.group(self.job.seed, self.step // self.settings.k + later)
 
     def groups(self) -> tuple[int, float]:
-        """Train k steps several times; return the number of steps and their seconds."""
+        """Train `at_once` groups, at most until a validation, without waiting for the devices in between.
+
+        Returns the number of steps and their seconds. The batches are drawn before, as those of an agent are.
+        """
         assert self.settings.steps is not None
-        k, steps, losses = self.settings.k, self.settings.steps, list[jax.Array]()
+        k, losses = self.settings.k, list[jax.Array]()
+        next_validation = self.step - self.step % self.settings.validate_every + self.settings.validate_every
+        steps = min(self.settings.steps, next_validation) - self.step
+        batches = [self.batches(later) for later in range(min(self.at_once, math.ceil(steps / k)))]
         clock = Clock(self.layered)
-        for _ in range(groups_at_once()):
-            losses += self.train(self.batches()[: min(k, steps - self.step)], clock)
-            if self.step == steps:
-                break
+        for some in batches:
+            losses += self.train(some[: min(k, self.settings.steps - self.step)], clock)
         jax.block_until_ready(self.state)
         seconds = clock.seconds
+        self.at_once = groups_at_once(seconds / len(batches))
         self._record_steps(losses, seconds)
         return len(losses), seconds
 
@@ -305,13 +313,13 @@ class _Model:
         )
 
 
-def groups_at_once() -> int:
-    """Return how many groups a fixed map trains before the host waits for the devices.
+def groups_at_once(seconds: float) -> int:
+    """Return how many groups, which take so many seconds each, a fixed map trains before the host waits for the devices.
 
-    An accelerator would wait for the host between the steps of small models. A CPU trains one group, so that it stops soon
-    after Ctrl-C.
+    An accelerator would wait for the host between the steps of small models. The groups take at most about a second, after which
+    the host can save a checkpoint or stop. A CPU trains one group.
     """
-    return 1 if jax.default_backend() == "cpu" else 32
+    return 1 if jax.default_backend() == "cpu" else min(MOST_AT_ONCE, max(1, int(1 / max(seconds, 1e-9))))
 
 
 def mean_loss(layered: Layered, params: PyTree, batches: Sequence[tuple[Any, float]], wiring: tying.Wiring) -> float:
