@@ -135,7 +135,8 @@ def test_published_ties_train_as_torch_parameters_that_share_storage(x64, storag
     ties = tying.start_ties(LAYERS, settings.start, settings.ties)
     state = layered.start(jax.random.key(5), ties.owner)
     model = gpt2(tying.view(jax.device_get(state.params), [tying.Tie(*TABLE_PATHS)]))
-    rates = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    rate = 1.5 * settings.learning_rate  # given with every step
+    rates = {"lr": rate, "weight_decay": settings.weight_decay}
     optimizer = torch.optim.AdamW(model.parameters(), **rates, foreach=False)
     updates, together = 0, 0
     for action in ACTIONS:
@@ -146,7 +147,7 @@ def test_published_ties_train_as_torch_parameters_that_share_storage(x64, storag
         together += wiring.trained.max() > 1
         for _ in range(STEPS_BETWEEN):
             batch = batch_of(updates)
-            state, loss = layered.step(state, batch, jax.random.key(0), wiring)
+            state, loss = layered.step(state, batch, jax.random.key(0), wiring, rate)
             assert float(loss) == pytest.approx(torch_step(model, optimizer, batch.tokens, settings.clip), abs=1e-10)
             updates += 1
     assert updates == 56

@@ -115,7 +115,7 @@ class Layered:
             used, used_wiring = optimizer.uses(state.params, wiring)
             with products_in(precision):
                 value, grads = self._summed(jax.value_and_grad(mean)(used, batch, key, used_wiring))
-            return optimizer.at_rate(rate).update(grads, state, wiring), value
+            return optimizer.update(grads, state, wiring, rate), value
 
         def evaluate(stored: PyTree, batch: Any, wiring: tying.Wiring) -> jax.Array:
             with products_in("highest"):

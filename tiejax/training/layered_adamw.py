@@ -20,7 +20,8 @@ any update; the results differ by rate * weight_decay times an update.
 """
 
 import dataclasses
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,6 @@ from tiejax.training.stack import LayeredState, rest_of, stack_of, where_true, w
 
 PyTree = Any
 EPS = 1e-8  # Adam's epsilon
-A = TypeVar("A", bound="StackAdamW")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +42,13 @@ class StackAdamW:
     p -= rate (m / (sqrt(v) + eps) + weight_decay p), with bias-corrected moments m, v.
 
     Attributes:
-        rate: learning rate, possibly traced.
+        rate: learning rate of a step that is given no other.
         weight_decay: factor of the decay.
         clip: transformation that clips the gradients before they enter the moments.
         stack: path of the stack in the parameters.
     """
 
-    rate: Any
+    rate: float
     weight_decay: float
     clip: optax.GradientTransformation
     stack: str
@@ -57,12 +57,14 @@ class StackAdamW:
     def _adam(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(*BETAS, EPS)
 
-    def at_rate(self: A, rate: Any) -> A:
-        """Return the optimizer with another learning rate."""
-        return dataclasses.replace(self, rate=rate)
+    def _step_at(self, rate: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
+        """Return the function (parameter, Adam's update) -> parameter after a step at a learning rate."""
+        rate = self.rate if rate is None else rate
 
-    def _step(self, param: jax.Array, update: jax.Array) -> jax.Array:
-        return param - jnp.asarray(self.rate, param.dtype) * (update + self.weight_decay * param)
+        def step(param: jax.Array, update: jax.Array) -> jax.Array:
+            return param - jnp.asarray(rate, param.dtype) * (update + self.weight_decay * param)
+
+        return step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,17 +83,18 @@ class LayeredAdamW(StackAdamW):
         """Return both unchanged: the gradients of all uses of a slot are summed."""
         return params, wiring
 
-    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
-        """Return the state after one step; slots that no layer trains are unchanged."""
+    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring, rate: Any = None) -> LayeredState:
+        """Return the state after one step; slots that no layer trains are unchanged. rate: as in `LayeredOptimizer.update`."""
+        step = self._step_at(rate)
         trained = jnp.asarray(wiring.trained) > 0
         grads, _ = self.clip.update(grads, optax.EmptyState())
         rest, rest_state = self._adam.update(rest_of(grads, self.stack), state.rest_state)
         stack, stack_state = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.stack_state)
 
         def step_of_slot(param: jax.Array, update: jax.Array) -> jax.Array:
-            return where_true(trained, self._step(param, update), param)
+            return where_true(trained, step(param, update), param)
 
-        params = jax.tree.map(self._step, rest_of(state.params, self.stack), rest)
+        params = jax.tree.map(step, rest_of(state.params, self.stack), rest)
         params = with_stack(params, self.stack, jax.tree.map(step_of_slot, stack_of(state.params, self.stack), stack))
         stack_state = jax.tree.map(lambda new, old: where_true(trained, new, old), stack_state, state.stack_state)
         return LayeredState(params, stack_state, rest_state)
@@ -134,8 +137,12 @@ class PerLayerAdamW(StackAdamW):
         every: Any = jnp.arange(self.layers, dtype=jnp.int32)
         return with_stack(params, self.stack, stack), wiring._replace(reads=every)
 
-    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
-        """Return the state after one step; grads: gradients of every layer's use, zero for layers that do not train."""
+    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring, rate: Any = None) -> LayeredState:
+        """Return the state after one step.
+
+        grads: gradients of every layer's use, zero for layers that do not train. rate: as in `LayeredOptimizer.update`.
+        """
+        step = self._step_at(rate)
         reads, sends = jnp.asarray(wiring.reads), jnp.asarray(wiring.sends)
         grads, _ = self.clip.update(grads, optax.EmptyState())
         rest, rest_state = self._adam.update(rest_of(grads, self.stack), state.rest_state.rest)
@@ -146,10 +153,10 @@ class PerLayerAdamW(StackAdamW):
             slot, trains, layer_updates = layer
 
             def at_slot(leaf: jax.Array, update: jax.Array) -> jax.Array:
-                return leaf.at[slot].set(jnp.where(trains, self._step(leaf[slot], update), leaf[slot]))
+                return leaf.at[slot].set(jnp.where(trains, step(leaf[slot], update), leaf[slot]))
 
             return jax.tree.map(at_slot, stack, layer_updates), None
 
-        params = jax.tree.map(self._step, rest_of(state.params, self.stack), rest)
+        params = jax.tree.map(step, rest_of(state.params, self.stack), rest)
         stack, _ = jax.lax.scan(train, stack_of(state.params, self.stack), (reads, sends, updates))
         return LayeredState(with_stack(params, self.stack, stack), None, PerLayerMoments(layer_states, rest_state))

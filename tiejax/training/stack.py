@@ -40,19 +40,17 @@ class LayeredOptimizer(Protocol):
     def rate(self) -> float:
         """Learning rate of a step that is given no other."""
 
-    def at_rate(self, rate: Any) -> "LayeredOptimizer":
-        """Return the optimizer with another learning rate, which may be traced."""
-
     def init(self, params: PyTree) -> LayeredState:
         """Return the state before the first step of parameters whose tied leaves are stored once (`tying.store`)."""
 
     def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
         """Return the parameters to differentiate for `update`, and the wiring with which they compute the same model."""
 
-    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring) -> LayeredState:
+    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring, rate: Any = None) -> LayeredState:
         """Return the state after one step.
 
-        grads: gradients of the parameters that `uses` returned. wiring: the wiring of `state.params`.
+        grads: gradients of the parameters that `uses` returned. wiring: the wiring of `state.params`. rate: learning rate,
+        possibly traced (default: `self.rate`).
         """
 
 
