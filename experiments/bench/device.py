@@ -7,11 +7,12 @@ steps and, for full training, the number of seeds that solve the task.
 import json
 import multiprocessing
 import os
-import threading
+import signal
 import traceback
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Sequence
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -21,81 +22,105 @@ from experiments.bench.device_parts import PARTS, Measured
 from experiments.bench.settings import DeviceBench
 from experiments.bench.timing import write_results
 from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.writing import replace
 
-SIDES = ("here", "cpu")
+Side = Literal["here", "cpu"]
+SIDES: tuple[Side, ...] = ("here", "cpu")
 CORES_OF_ACCELERATOR = 4  # left to the process that uses the accelerator
-_STARTING = threading.Lock()  # a process inherits the environment, which is changed while it starts
 
 
 def run(settings: DeviceBench, console: Console) -> None:
-    """Measure every part on the machine's devices and, without rates, on its CPU; write results.json.
+    """Measure every part on the machine's devices and, without rates, on its CPU; write results.json after every part.
 
-    With an accelerator, the CPU computes its parts at the same time. If the benchmark is interrupted or a part fails,
-    results.json has what was measured until then.
+    With an accelerator and many cores, the CPU computes its parts at the same time. A part that fails does not end the others.
     """
-    cpu_only, accelerated = devices_on_cpu(device_a_core=False), has_accelerator()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as with Ctrl-C, so that no process is left behind
+    cpu_only, together = devices_on_cpu(device_a_core=False), has_accelerator() and len(cores()) > 2 * CORES_OF_ACCELERATOR
     for side in SIDES:
         for name in settings.parts:
             file_of(settings, name, side).unlink(missing_ok=True)
 
-    def on_cpu(name: str) -> None:
-        measure_in_process(settings, name, "cpu", cpu_only, spared=CORES_OF_ACCELERATOR if accelerated else 0)
+    processes: list[SpawnProcess] = []
 
-    pool = ThreadPoolExecutor(1)
+    def start(names: Sequence[str], side: Side, environment: dict[str, str], kept: list[int]) -> SpawnProcess:
+        with changed(environment):
+            process = multiprocessing.get_context("spawn").Process(target=measure, args=(settings, names, side, kept))
+            process.start()
+        processes.append(process)
+        return process
+
     try:
-        waiting = {name: pool.submit(on_cpu, name) for name in settings.parts} if accelerated else {}
+        beside = start(settings.parts, "cpu", cpu_only, cores()[CORES_OF_ACCELERATOR:]) if together else None
         for name in settings.parts:
-            measure_in_process(settings, name, "here", {})
+            wait(start([name], "here", {}, cores()[:CORES_OF_ACCELERATOR] if together else cores()), settings, [name], "here")
             console.say(line_of_rates(name, read(settings, name, "here")))
+            write(settings, together)
+        wait(beside or start(settings.parts, "cpu", cpu_only, cores()), settings, settings.parts, "cpu")
         for name in settings.parts:
-            waiting[name].result() if accelerated else on_cpu(name)
             console.say(line_of_comparison(name, *(read(settings, name, side) for side in SIDES)))
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        # This process asks jax for the names of the devices, whose memory another process may still hold.
-        with changed({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}):
-            file = write_results("device", settings, {"parts": {name: part_of(settings, name) for name in settings.parts}})
-        console.result(f"results: {file}")
+        for process in processes:
+            process.kill()
+            process.join()
+        console.result(f"results: {write(settings, together)}")
+
+
+def cores() -> list[int]:
+    """Return the cores that this process may use; none where the system does not tell."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 def has_accelerator() -> bool:
     """Return whether jax finds a GPU or TPU, asked in a new process so that this one does not hold its memory."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        return process.submit(jax.default_backend).result() != "cpu"
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        return process.apply(jax.default_backend) != "cpu"
 
 
-def measure_in_process(settings: DeviceBench, name: str, side: str, environment: dict[str, str], spared: int = 0) -> None:
-    """Measure a part in a new process with these environment variables, which select the devices.
-
-    spared: number of cores that the process does not use, if there are more.
-    """
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        with _STARTING, changed(environment):
-            future = process.submit(measure, settings, name, side, spared)
-        future.result()
+def wait(process: SpawnProcess, settings: DeviceBench, names: Sequence[str], side: Side) -> None:
+    """Wait for a process; if it was killed, for example for its memory, note that in the files of the parts it did not end."""
+    process.join()
+    for name in names:
+        if process.exitcode and not (found := read(settings, name, side)).get("ended"):
+            keep(settings, name, side, found | {"failed": f"the process ended with status {process.exitcode}"})
 
 
-def measure(settings: DeviceBench, name: str, side: str, spared: int) -> None:
-    """Write the measurements of a part to its file, each when it is made; `failed` holds a traceback."""
-    if hasattr(os, "sched_setaffinity") and (kept := sorted(os.sched_getaffinity(0))[spared:]):
+def measure(settings: DeviceBench, names: Sequence[str], side: Side, kept: list[int]) -> None:
+    """Write the measurements of parts to their files, each when it is made; `failed` holds a traceback. kept: cores to use."""
+    if kept:
         os.sched_setaffinity(0, kept)
-    file, measured = file_of(settings, name, side), Measured()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        for found in PARTS[name](settings, side == "here"):
-            for key, value in found.items():
-                measured[key] = measured[key] | value if isinstance(measured.get(key), dict) else value
-            file.write_text(json.dumps(measured))
-    except Exception:  # no failure may cost the measurements of the other parts
-        file.write_text(json.dumps(measured | {"failed": traceback.format_exc()}))
+    for name in names:
+        measured = Measured()
+        try:
+            for found in PARTS[name](settings, side == "here"):
+                for key, value in found.items():
+                    measured[key] = measured[key] | value if isinstance(measured.get(key), dict) else value
+                keep(settings, name, side, measured)
+        except Exception:  # no failure may cost the measurements of the other parts
+            measured["failed"] = traceback.format_exc()
+        keep(settings, name, side, measured | {"ended": True})
 
 
-def file_of(settings: DeviceBench, name: str, side: str) -> Path:
+def file_of(settings: DeviceBench, name: str, side: Side) -> Path:
     """Return the file of a part's measurements."""
     return Path(settings.out) / "parts" / f"{name}-{side}.json"
 
 
-def read(settings: DeviceBench, name: str, side: str) -> Measured:
+def keep(settings: DeviceBench, name: str, side: Side, measured: Measured) -> None:
+    """Write the measurements of a part."""
+    file = file_of(settings, name, side)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace(file, json.dumps(measured).encode())
+
+
+def write(settings: DeviceBench, together: bool) -> Path:
+    """Write results.json with what was measured so far; return its path."""
+    parts = {name: part_of(settings, name) for name in settings.parts}
+    # This process asks jax for the names of the devices, whose memory another process may hold.
+    with changed({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}):
+        return write_results("device", settings, {"cpu_at_the_same_time": together, "parts": parts})
+
+
+def read(settings: DeviceBench, name: str, side: Side) -> Measured:
     """Return what was measured of a part so far."""
     file = file_of(settings, name, side)
     found: Measured = json.loads(file.read_text()) if file.exists() else {}
@@ -105,8 +130,8 @@ def read(settings: DeviceBench, name: str, side: str) -> Measured:
 def part_of(settings: DeviceBench, name: str) -> dict[str, Any]:
     """Return both sides of a part, and how far apart their losses are if both were measured."""
     part: dict[str, Any] = {side: read(settings, name, side) for side in SIDES}
-    losses = [part[side].get("losses") for side in SIDES]
-    return part | ({"losses_apart": relative_difference(*losses)} if all(losses) else {})
+    here, cpu = (part[side].get("losses") for side in SIDES)
+    return part | ({"losses_apart": relative_difference(here, cpu)} if here and cpu else {})
 
 
 def relative_difference(losses: list[float], others: list[float]) -> float:
@@ -133,6 +158,9 @@ def line_of_comparison(name: str, here: Measured, cpu: Measured) -> str:
     if "losses" in here and "losses" in cpu:
         apart = relative_difference(here["losses"], cpu["losses"])
         words.append(f"losses of the first steps differ from the CPU's by {apart:.1e}")
+    if "losses" in here and "losses_of_graph_loops" in here:
+        apart = relative_difference(here["losses_of_graph_loops"], here["losses"])
+        words.append(f"those with loops in graphs differ from those without by {apart:.1e}")
     if "solved" in here and "solved" in cpu:
         both = ", ".join(f"{arm} {here['solved'][arm]} ({cpu['solved'][arm]} on the CPU)" for arm in here["solved"])
         words.append(f"seeds that solve the task, of {here['seeds']}: {both}")

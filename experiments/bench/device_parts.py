@@ -49,6 +49,9 @@ def exor(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
                 rate = timed(settings, ensemble, range(seeds), 2 * seeds)
                 yield {"model_steps_per_s": {f"{form}, {2 * seeds} models": rate}}
     yield {"losses": first_losses(build_ensemble(study), study.seed_list[:4], settings.first_steps)}
+    if rates and jax.default_backend() == "gpu":
+        looped = build_ensemble(dataclasses.replace(study, graph_loops=True))
+        yield {"losses_of_graph_loops": first_losses(looped, study.seed_list[:4], settings.first_steps)}
     whole = dataclasses.replace(study, steps=settings.exor_steps, exact_every=1000).resolved()
     records = training.train(build_ensemble(whole), whole.seed_list).records["exact"]["cross_entropy"]
     _, bayes = bayes_risk(whole.tasks[0], split(whole.bits)["train"])
@@ -70,7 +73,7 @@ def text(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
 
 
 def layers(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
-    """Yield step times and losses of a GPT-2 with 12 layers."""
+    """Yield losses and step times of a GPT-2 with 12 layers."""
     bench = LayersBench()
     batch = random_blocks(bench)
     devices, owner = groups_of(jax.devices(), 1, bench.batch_size, jax.default_backend())[0], tying.independent(12)

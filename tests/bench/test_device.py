@@ -1,10 +1,13 @@
 """The benchmark of a machine: comparison of losses, output, and results on disk."""
 
 import json
+import multiprocessing
+import time
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from processes import EXPERIMENTS, end, start, wait_until
 
 from experiments.bench import device
 from experiments.bench.device_parts import PARTS
@@ -44,11 +47,40 @@ def test_a_part_that_fails_keeps_what_it_measured(tmp_path, monkeypatch):
         raise ValueError("no such kernel")
 
     monkeypatch.setitem(PARTS, "text", fails)
-    device.measure(settings, "text", "here", spared=0)
+    device.measure(settings, ["text"], "here", [])
     assert device.read(settings, "text", "here")["tokens_per_s"] == {"float32": {"median": 2.0}, "bfloat16": {"median": 3.0}}
     line = device.line_of_rates("text", device.read(settings, "text", "here"))
     assert line == "text: float32 2.0 tokens/s; bfloat16 3.0 tokens/s; failed: ValueError: no such kernel"
     assert device.part_of(settings, "text")["cpu"] == {}
+
+
+def test_a_killed_process_is_noted_and_keeps_what_it_measured(tmp_path):
+    settings = DeviceBench(parts=["text", "exor"], out=str(tmp_path))
+    device.keep(settings, "text", "here", {"losses": [1.0], "ended": True})
+    device.keep(settings, "exor", "here", {"losses": [2.0]})
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    process.start()
+    process.kill()
+    device.wait(process, settings, ["text", "exor"], "here")
+    assert device.read(settings, "text", "here") == {"losses": [1.0], "ended": True}
+    assert device.read(settings, "exor", "here") == {"losses": [2.0], "failed": "the process ended with status -9"}
+
+
+@pytest.mark.slow
+def test_interrupted_benchmark_keeps_its_measurements_and_leaves_no_process(tmp_path):
+    out = tmp_path / "out"
+    argv = "device", "--parts", "[layers]", "--first_steps", 2, "--seconds", 30, "--out", out
+    process = start(*argv, script=EXPERIMENTS / "bench.py")
+    assert wait_until(lambda: (out / "parts" / "layers-here.json").exists(), process), process.communicate()
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.terminate()
+    assert end(process).status == 130
+    assert len(json.loads((out / "results.json").read_text())["parts"]["layers"]["here"]["losses"]) == 2
+    assert children
+    deadline = time.monotonic() + 20  # Python's tracker of shared memory ends a moment later
+    while left := [child for child in children if Path(f"/proc/{child}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
 
 
 def test_page_has_the_rates_of_the_h100():
