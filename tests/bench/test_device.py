@@ -85,7 +85,7 @@ def test_interrupted_benchmark_keeps_its_measurements_and_leaves_no_process(tmp_
 
 def test_page_has_the_rates_of_the_h100():
     found, page = json.loads((DOCS / "h100.json").read_text()), " ".join((DOCS / "devices.md").read_text().split())
-    for form, rate in found["exor_model_steps_per_s"].items():
+    for form, rate in found["exor"]["model_steps_per_s"].items():
         assert f"| {form} | {rate['median']:,} ({rate['min']:,} to {rate['max']:,}) | {rate['compile_s']} |" in page
     layers = found["layer_tying"]
     for ms in (*layers["ms_a_step"].values(), layers["ms_a_step_on_a_cpu_core"]["untied"]):

@@ -75,7 +75,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and trains on the same
             batches as plain; auto is fast where that is exact, otherwise plain
         graph_loops: on an NVIDIA GPU, run the loop over the steps of a chunk as one CUDA graph, instead of launching every step
-            from the host; not yet tested on a GPU
+            from the host; on an H100 no difference in speed was found
         records_on: where records are stored: memory; disk (files in the run directory, without a copy in memory); or auto,
             which is disk if the records would take more than a tenth of this machine's memory
         figure_style: version of the three-panel figure that comes first in the report: with every seed (seeds) or as printed in

@@ -100,8 +100,8 @@ def _of_variants(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | No
             statement = f"{name} has a lower loss than {other}, with {_bytes(rows, name, other)} of the bytes of {other}."
             found.append(_less(rows, f"better/{name}", (name, other), statement))
         if (other := variant.not_worse_than) is not None:
-            size = f"with {_bytes(rows, name, other)} of the bytes of {other}"
-            statement = f"The loss of {name}, {size}, exceeds that of {other} by less than {MARGIN:g}."
+            size = f"whose parameters take {_bytes(rows, name, other)} of the bytes of {other}"
+            statement = f"{name}, {size}, has a loss less than {MARGIN:g} above that of {other}."
             found.append(_less(rows, f"not-worse/{name}", (name, other), statement, "non-inferiority"))
     return found
 
