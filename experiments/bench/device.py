@@ -35,7 +35,10 @@ def run(settings: DeviceBench, console: Console) -> None:
     With an accelerator and many cores, the CPU computes its parts at the same time. A part that fails does not end the others.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as with Ctrl-C, so that no process is left behind
-    cpu_only, together = devices_on_cpu(device_a_core=False), has_accelerator() and len(cores()) > 2 * CORES_OF_ACCELERATOR
+    cpu_only, together = (
+        devices_on_cpu(device_a_core=False),
+        has_accelerator() and len(allowed_cores()) > 2 * CORES_OF_ACCELERATOR,
+    )
     for side in SIDES:
         for name in settings.parts:
             file_of(settings, name, side).unlink(missing_ok=True)
@@ -50,12 +53,17 @@ def run(settings: DeviceBench, console: Console) -> None:
         return process
 
     try:
-        beside = start(settings.parts, "cpu", cpu_only, cores()[CORES_OF_ACCELERATOR:]) if together else None
+        beside = start(settings.parts, "cpu", cpu_only, allowed_cores()[CORES_OF_ACCELERATOR:]) if together else None
         for name in settings.parts:
-            wait(start([name], "here", {}, cores()[:CORES_OF_ACCELERATOR] if together else cores()), settings, [name], "here")
+            wait(
+                start([name], "here", {}, allowed_cores()[:CORES_OF_ACCELERATOR] if together else allowed_cores()),
+                settings,
+                [name],
+                "here",
+            )
             console.say(line_of_rates(name, read(settings, name, "here")))
             write(settings, together)
-        wait(beside or start(settings.parts, "cpu", cpu_only, cores()), settings, settings.parts, "cpu")
+        wait(beside or start(settings.parts, "cpu", cpu_only, allowed_cores()), settings, settings.parts, "cpu")
         for name in settings.parts:
             console.say(line_of_comparison(name, *(read(settings, name, side) for side in SIDES)))
     finally:
@@ -65,7 +73,7 @@ def run(settings: DeviceBench, console: Console) -> None:
         console.result(f"results: {write(settings, together)}")
 
 
-def cores() -> list[int]:
+def allowed_cores() -> list[int]:
     """Return the cores that this process may use; none where the system does not tell."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 

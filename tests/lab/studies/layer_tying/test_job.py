@@ -15,6 +15,17 @@ from tiejax.models import TABLE_PATHS
 from tiejax.training import Checkpoints
 
 
+def data_of_groups():
+    """Random groups of two batches and one for the reward."""
+
+    def batch(number):
+        tokens = np.random.default_rng(number).integers(1, 11, (2, 6)).astype(np.uint16)
+        return BlockBatch(tokens, np.ones(2, np.float32), jax.random.key(number))
+
+    held_out = [(batch(1000), 2.0)]
+    return Data(lambda seed, group: [batch(10 * group + number) for number in range(3)], held_out, {"test": held_out})
+
+
 @pytest.mark.slow
 def test_stopped_model_resumes_bitwise_with_unusual_options(tmp_path):
     """Masked BERT in half precision with the published ties, frozen layers and full storage."""
@@ -24,13 +35,7 @@ def test_stopped_model_resumes_bitwise_with_unusual_options(tmp_path):
         reward="clipped-ppl", moments="zero",
     ).resolved()  # fmt: skip
     layered = build(settings, 11, 0, jax.devices()[:1])
-
-    def batch(number):
-        tokens = np.random.default_rng(number).integers(1, 11, (2, 6)).astype(np.uint16)
-        return BlockBatch(tokens, np.ones(2, np.float32), jax.random.key(number))
-
-    held_out = [(batch(1000), 2.0)]
-    batches = Data(lambda seed, group: [batch(10 * group + number) for number in range(3)], held_out, {"test": held_out})
+    batches = data_of_groups()
     agent = Job("agent", 7, "learner", None)
     straight = run_job(layered, settings, agent, batches)
     asked = iter([False, False, True])
@@ -54,13 +59,7 @@ def test_several_groups_at_once_train_as_one_by_one(tmp_path, monkeypatch):
     settings = Settings(layers=2, width=8, heads=2, context=6, batch_size=2, steps=11, k=2, validate_every=5, dropout=0.2)
     settings = settings.resolved()
     layered = build(settings, 11, 0, jax.devices()[:1])
-
-    def batch(number):
-        tokens = np.random.default_rng(number).integers(1, 11, (2, 6)).astype(np.uint16)
-        return BlockBatch(tokens, np.ones(2, np.float32), jax.random.key(number))
-
-    held_out = [(batch(1000), 2.0)]
-    data = Data(lambda seed, group: [batch(10 * group + number) for number in range(3)], held_out, {"test": held_out})
+    data = data_of_groups()
     fixed = Job("untied", 7, None, tying.independent(2), rate=0.05)
     one_by_one, _ = run_job(layered, settings, fixed, data)
     monkeypatch.setattr(job, "groups_at_once", lambda seconds: 4)

@@ -314,7 +314,7 @@ class _Model:
 
 
 def groups_at_once(seconds: float) -> int:
-    """Return how many groups, which take so many seconds each, a fixed map trains before the host waits for the devices.
+    """Return how many groups, which take `seconds` each, a fixed map trains before the host waits for the devices.
 
     An accelerator would wait for the host between the steps of small models. The groups take at most about a second, after
     which the host can save a checkpoint or stop. A CPU trains one group.
