@@ -1,8 +1,11 @@
-"""A synthetic layer-tying run with three methods, two seeds and four steps, and its analysis."""
+"""A synthetic layer-tying run with three methods, two seeds and four steps, its analysis, and batches of random tokens."""
 
+import jax
 import numpy as np
 
 from tiejax.lab.studies.layer_tying.analysis import analyse
+from tiejax.lab.studies.layer_tying.job import Data
+from tiejax.lab.studies.layer_tying.text import BlockBatch
 
 LAYERS, STEPS = 4, 4
 METHODS = ("untied", "agent", "all-one")
@@ -74,3 +77,14 @@ def select_methods(metrics, *names):
     chosen = [METHODS.index(name) for name in names]
     shared = ("seeds", "validation_step")
     return {name: values if name in shared else values[chosen] for name, values in without_agents(metrics).items()}
+
+
+def data_of_groups():
+    """Random groups of two batches and one for the reward."""
+
+    def batch(number):
+        tokens = np.random.default_rng(number).integers(1, 11, (2, 6)).astype(np.uint16)
+        return BlockBatch(tokens, np.ones(2, np.float32), jax.random.key(number))
+
+    held_out = [(batch(1000), 2.0)]
+    return Data(lambda seed, group: [batch(10 * group + number) for number in range(3)], held_out, {"test": held_out})

@@ -113,7 +113,9 @@ def test_scanned_steps_equal_single_steps():
         layered = Layered(layer_model.initial(settings, model), loss, optimizer, *how, scanned=scanned)
         state = layered.start(jax.random.key(5), owner)
         keys = [jax.random.key(number) for number in range(3)]
-        state, losses = layered.steps(state, [batch_of(number) for number in range(3)], keys, wiring_of(owner), rate=0.03)
+        state, losses = layered.steps(
+            state, [batch_of(number) for number in range(3)], keys, wiring_of(owner), [0.03, 0.02, 0.001]
+        )
         ended.append(jax.device_get((state, losses)))
         assert losses[0] > 0
     for one, other in zip(*map(jax.tree.leaves, ended), strict=True):
@@ -121,7 +123,7 @@ def test_scanned_steps_equal_single_steps():
     # Both at the given rate: the first step of AdamW moves a weight by at most the rate, plus its decay.
     first = layered.start(jax.random.key(5), owner)
     before = np.asarray(first.params["encoder"]["layers"]["qkv"]["kernel"])
-    after, _ = layered.steps(first, [batch_of(0)], keys[:1], wiring_of(owner), rate=0.03)
+    after, _ = layered.steps(first, [batch_of(0)], keys[:1], wiring_of(owner), [0.03])
     moved_by = np.abs(np.asarray(after.params["encoder"]["layers"]["qkv"]["kernel"]) - before).max()
     assert moved_by == pytest.approx(0.03, rel=0.05)
 

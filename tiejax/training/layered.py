@@ -122,13 +122,14 @@ class Layered:
                 return jnp.asarray(self._summed(mean(stored, batch, None, wiring)))
 
         def scan(
-            state: LayeredState, batches: Any, keys: jax.Array, wiring: tying.Wiring, rate: jax.Array
+            state: LayeredState, batches: Any, keys: jax.Array, wiring: tying.Wiring, rates: jax.Array
         ) -> tuple[LayeredState, jax.Array]:
-            def body(state: LayeredState, inputs: tuple[Any, jax.Array]) -> tuple[LayeredState, jax.Array]:
-                after: tuple[LayeredState, jax.Array] = self._on_devices(step)(state, *inputs, wiring, rate)
+            def body(state: LayeredState, inputs: tuple[Any, jax.Array, jax.Array]) -> tuple[LayeredState, jax.Array]:
+                batch, key, rate = inputs
+                after: tuple[LayeredState, jax.Array] = self._on_devices(step)(state, batch, key, wiring, rate)
                 return after
 
-            return jax.lax.scan(body, state, (batches, keys))
+            return jax.lax.scan(body, state, (batches, keys, rates))
 
         self._start = jax.jit(start, out_shardings=self._everywhere)
         self._step = jax.jit(self._on_devices(step), donate_argnums=0)
@@ -201,22 +202,24 @@ class Layered:
         batches: Sequence[Any],
         keys: Sequence[jax.Array],
         wiring: tying.Wiring,
-        rate: float | None = None,
+        rates: Sequence[float] | np.ndarray | None = None,
     ) -> tuple[LayeredState, list[jax.Array]]:
         """Train a step on each batch; return the state and the loss of each batch before its update. `state` is donated.
 
-        rate: as in `step`.
+        rates: learning rate of each step (default: that of the optimizer).
         """
+        if rates is None:
+            rates = [self._rate] * len(batches)
         if not self._scanned or len(batches) == 1:
             losses = []
-            for batch, key in zip(batches, keys, strict=True):
-                state, loss = self.step(state, batch, key, wiring, rate)
+            for batch, key, rate in zip(batches, keys, rates, strict=True):
+                state, loss = self.step(state, batch, key, wiring, float(rate))
                 losses.append(loss)
             return state, losses
         self.visit(state, batches[0], keys[0], wiring)
         shardings = jax.tree.map(lambda spec: NamedSharding(self._mesh, PartitionSpec(None, *spec)), _specs(batches[0]))
         stacked = jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches), shardings)
-        arguments = state, stacked, *self.place((jnp.stack(keys), wiring, self._rate_array(rate)))
+        arguments = state, stacked, *self.place((jnp.stack(keys), wiring, np.asarray(rates)))
         size = self.stack_size(state.params), len(batches)
         if size not in self._scans:
             self._scans[size] = self._compile(self._scan, arguments)

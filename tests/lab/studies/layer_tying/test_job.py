@@ -3,27 +3,16 @@
 import jax
 import numpy as np
 import pytest
+from layer_runs import data_of_groups
 
 from tiejax import tying
 from tiejax.lab.studies.layer_tying import job
-from tiejax.lab.studies.layer_tying.job import Data, Job, job_of, run_job
+from tiejax.lab.studies.layer_tying.job import Job, job_of, run_job
 from tiejax.lab.studies.layer_tying.jobs import groups_of
 from tiejax.lab.studies.layer_tying.model import build
 from tiejax.lab.studies.layer_tying.settings import Settings
-from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.models import TABLE_PATHS
 from tiejax.training import Checkpoints
-
-
-def data_of_groups():
-    """Random groups of two batches and one for the reward."""
-
-    def batch(number):
-        tokens = np.random.default_rng(number).integers(1, 11, (2, 6)).astype(np.uint16)
-        return BlockBatch(tokens, np.ones(2, np.float32), jax.random.key(number))
-
-    held_out = [(batch(1000), 2.0)]
-    return Data(lambda seed, group: [batch(10 * group + number) for number in range(3)], held_out, {"test": held_out})
 
 
 @pytest.mark.slow

@@ -117,14 +117,14 @@ def test_classes_that_share_a_learning_rate():
     settings = Settings(width=64, learning_rate=3e-3, variants=variants, maps={"my-loop": [0] * 12}).resolved()
     classes = {name: settings.class_of(name) for name in settings.names}
     assert classes == {
-        "agent": "agent", "random-agent": "agent", "untied": "untied", "narrow": "untied", "all-one": "looped",
+        "agent": "agent", "random-agent": "random-agent", "untied": "untied", "narrow": "resized", "all-one": "looped",
         "loop": "looped", "my-loop": "looped", "low-rank": "adapted", "scaled": "scaled 1/N", "root": "scaled 1/sqrt(N)",
         **dict.fromkeys(("sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", "random-map", "found-map"),
                         "shared"),
     }  # fmt: skip
     assert settings.classes == {
         "untied": "untied", "shared": "sequence", "looped": "all-one", "adapted": "low-rank", "scaled 1/N": "scaled",
-        "scaled 1/sqrt(N)": "root", "agent": "agent",
+        "scaled 1/sqrt(N)": "root", "resized": "narrow", "agent": "agent", "random-agent": "random-agent",
     }  # fmt: skip
     assert settings.form("narrow") == (32, 128, 0, 0.0)
     assert settings.form("scaled") == (64, 256, 0, -1.0)
@@ -132,7 +132,9 @@ def test_classes_that_share_a_learning_rate():
 
 
 def test_no_tuned_model_needs_an_agent():
-    """The learning agent tunes for both agents in any order, a random map of the run's size for methods after the agent."""
+    """A random map of the run's size tunes for the methods after the agent."""
     settings = Settings(methods=["random-agent", "agent", "found-map", "untied"]).resolved()
-    assert settings.classes == {"untied": "untied", "shared": "random-map", "agent": "agent"}
+    assert settings.classes == {
+        "untied": "untied", "shared": "random-map", "agent": "agent", "random-agent": "random-agent",
+    }  # fmt: skip
     assert Settings(methods=["found-map", "agent", "cycle"]).resolved().classes["shared"] == "cycle"

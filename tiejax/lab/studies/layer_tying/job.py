@@ -19,6 +19,7 @@ from tiejax.lab.studies.layer_tying import q_learning
 from tiejax.lab.studies.layer_tying.agent import Action, Agent
 from tiejax.lab.studies.layer_tying.clock import Clock
 from tiejax.lab.studies.layer_tying.records import Log, Records
+from tiejax.lab.studies.layer_tying.schedule import rates_of
 from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.keys import stream
@@ -34,8 +35,8 @@ RANDOM_MAPS = 1004  # a random stream used for nothing else
 class Job(NamedTuple):
     """One model to train.
 
-    agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. rate: learning rate (default:
-    that of the optimizer).
+    agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. rate: largest learning rate
+    (default: that of the settings).
     """
 
     method: str
@@ -184,6 +185,11 @@ class _Model:
         """The key from which each step's key for dropout is made."""
         return stream(jax.random.key(self.job.seed), "dropout")
 
+    @functools.cached_property
+    def rates(self) -> np.ndarray:
+        """The learning rate of every step."""
+        return rates_of(self.settings, self.settings.learning_rate if self.job.rate is None else self.job.rate)
+
     @property
     def wiring(self) -> tying.Wiring:
         return tying.wiring(self.ties, self.settings.storage, self.settings.gradient, self.settings.ties)
@@ -259,7 +265,9 @@ class _Model:
             until_validation = self.settings.validate_every - self.step % self.settings.validate_every
             some = batches[len(losses) : len(losses) + until_validation]
             keys = [jax.random.fold_in(self.dropout, self.step + number) for number in range(len(some))]
-            self.state, new_losses = self.layered.steps(self.state, some, keys, wiring, self.job.rate)
+            self.state, new_losses = self.layered.steps(
+                self.state, some, keys, wiring, self.rates[self.step : self.step + len(some)]
+            )
             losses += new_losses
             self.step += len(some)
             if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:

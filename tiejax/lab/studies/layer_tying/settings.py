@@ -19,7 +19,7 @@ from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.layer_tying import sizes
 from tiejax.lab.studies.layer_tying.variants import SCALES, Variant, check_compared, checked
 from tiejax.system.processors import cores
-from tiejax.training.choices import Moments
+from tiejax.training.choices import Moments, ScheduleName
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, check_maps, static_map
 from tiejax.tying.layer_ties import Gradient, Rule, Start
@@ -31,8 +31,10 @@ METHODS = (*AGENTS, *MAPS, *AFTER_AGENT)
 BY_DEFAULT = [name for name in METHODS if name != "middle-cycle"]  # the same as sandwich with three distinct layers
 NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed map
 # Methods of a class share a learning rate: without ties; fixed and random maps; maps with one distinct layer; those with a
-# low-rank adaptation; those with each residual scale; agents.
-CLASSES = ("untied", "shared", "looped", "adapted", *(f"scaled {scale}" for scale in SCALES if SCALES[scale]), "agent")
+# low-rank adaptation; those with each residual scale; those of another width; each agent.
+CLASSES = (
+    "untied", "shared", "looped", "adapted", *(f"scaled {scale}" for scale in SCALES if SCALES[scale]), "resized", *AGENTS,
+)  # fmt: skip
 TUNING_SEED = 1000  # the first seed that chooses learning rates
 
 
@@ -110,11 +112,14 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             reaches this minimum
         storage: store the distinct layers only (compact), or all layers (full; a single compiled program for all ties)
         batch_size: blocks per step
-        learning_rate: learning rate of AdamW, which is constant
+        learning_rate: learning rate of AdamW; with a warm-up or a schedule, the largest one
+        schedule: constant, or cosine (the learning rate falls to 0 at the last step)
+        warm_up: number of first steps, over which the learning rate rises from 0
         rates: learning rates to choose from, in ascending order, instead of --learning_rate. Classes of methods choose
-            separately: those without ties, with shared layers, with one distinct layer, with low-rank adaptations, with each
-            residual scale, and agents. The first method of a class chooses the rate with the lowest mean validation loss. While
-            that is the first or the last, half or twice of it is tried as well, at most three times
+            separately; a method is in the first class that applies: agent, random-agent, with low-rank adaptations, with each
+            residual scale, of another width, without ties, with one distinct layer, with shared layers. The first method of a
+            class chooses the rate with the lowest mean validation loss. While that is the first or the last, half or twice of
+            it is tried as well, at most three times
         rate_seeds: number of seeds that choose among --rates, 1000, 1001, ...; they are not among the reported ones
         clip: maximum global norm of the gradient
         validate_every: steps between validations
@@ -152,6 +157,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     storage: Storage = "compact"
     batch_size: int = 8
     clip: float = 1.0
+    schedule: ScheduleName = "constant"
+    warm_up: int = 0
     rates: list[float] | None = None
     rate_seeds: int = 2
     validate_every: int = 250
@@ -202,6 +209,10 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
         if self.ties == "published" and self.gradient == "all":
             raise BadInput("--gradient: with --ties published expected owner, got all")
+        if self.ties == "published" and any(self.form(name).residual_scale for name in self.variants or {}):
+            raise BadInput("--variants: residual_scale counts the layers with the same weights, which needs --ties resolved")
+        if not 0 <= self.warm_up < (self.steps or 0):
+            raise BadInput(f"--warm_up: expected an integer >= 0 and below --steps {self.steps}, got {self.warm_up}")
         if self.details == "published" and self.objective == "masked":
             raise BadInput("--details: the published details are those of a causal model; use own, or --objective causal")
 
@@ -260,11 +271,13 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         """Return the class of a method, whose methods share a learning rate."""
         variant = self.variant(method)
         if method in AGENTS:
-            return "agent"
+            return method
         if variant is not None and variant.lora_rank:
             return "adapted"
         if variant is not None and SCALES[variant.residual_scale]:
             return f"scaled {variant.residual_scale}"
+        if self.form(method).width != self.width:
+            return "resized"
         owner = self.fixed_map(method)
         distinct = None if owner is None else len(set(owner.tolist()))
         return "untied" if distinct == self.layers else "looped" if distinct == 1 else "shared"
@@ -284,14 +297,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     def classes(self) -> dict[str, str]:
         """The classes of the run's methods, each with the method that chooses its learning rate.
 
-        That is the first one, except that the agent that learns chooses for both agents, and a random map of the run's size for
-        methods that need the agent of their seed.
+        That is the first one, except that a random map of the run's size chooses for methods that need the agent of their seed.
         """
         first: dict[str, str] = {}
         for method in self.names:  # the methods that need an agent come last
             first.setdefault(self.class_of(method), "random-map" if method in AFTER_AGENT else method)
-        if "agent" in self.methods:
-            first["agent"] = "agent"
         return {name: first[name] for name in CLASSES if name in first}
 
     @property
