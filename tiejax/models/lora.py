@@ -68,10 +68,10 @@ def _adapted_leaf(leaf: jax.Array | np.ndarray, change: Any) -> jax.Array | np.n
 
 
 def from_layers(stack: PyTree, owner: Int32[np.ndarray, "layers"], rank: int) -> tuple[PyTree, PyTree]:
-    """Return shared weights and the adaptation of rank `rank` that together are closest to the weights of separate layers.
+    """Return the means of the layers that will share weights, and the adaptation closest to the differences from the means.
 
-    The shared weights are the mean over the layers that share them. A_i B_i is the truncated singular value decomposition of
-    what is left, U_r S_r^{1/2} and S_r^{1/2} V_r^T, the closest of this rank in the Frobenius norm (Eckart and Young, 1936).
+    A_i B_i is the truncated singular value decomposition of the difference W_i - mean, U_r S_r^{1/2} and S_r^{1/2} V_r^T, the
+    closest of this rank in the Frobenius norm (Eckart and Young, 1936). Other shared weights than the mean can leave out less.
 
     Args:
         stack: weights of separate layers, leaves `[layers, ...]`.

@@ -31,6 +31,12 @@ def test_published_part_of_a_run():
     assert list(found["tables"]) == ["Numbers: the shapes"]
 
 
+def test_commits_that_resumed_a_run_are_kept_once_each():
+    resumed = [{"git_commit": commit} for commit in ("abc", "def", None, "def", "ghi")]
+    found = published.published_run(RESULTS, FACTS | {"resumed": resumed}, TABLES, "python x.py")
+    assert (found["commit"], found["later_commits"], found["resumed"]) == ("abc", ["def", "ghi"], 5)
+
+
 def test_results_without_a_format_have_the_first_one():
     found = published.published_run({k: v for k, v in RESULTS.items() if k != "format"}, FACTS, TABLES, "python x.py")
     assert (found["format"], found["figure"]) == (1, None)

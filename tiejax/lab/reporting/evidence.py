@@ -35,7 +35,8 @@ There is a table for every run whose claims were tested by the present rules, wi
 claim. *Effect*: the estimate. *n*: the number of seeds. *Look*: the number of seeds at which the claim was decided or
 last tested. *Verdict*: see [how claims are tested](results/README.md#how-claims-are-tested); an undecided claim is not
 evidence of no difference, and names the difference that its seeds would have shown in four of five studies. Exploratory
-rows are estimates that were not tested, and nothing is argued from them.
+rows are estimates that were not tested, and nothing is argued from them. *Commit*: that of the code that started the run,
+then those of code that resumed it.
 """
 
 
@@ -110,7 +111,7 @@ def _row(file: str, entry: Entry, row: Mapping[str, Any]) -> list[str]:
         _verdict(row),
         f"[figure](../{entry['figure']})" if entry.get("figure") else "-",
         f"[command](#{file.removesuffix('.json')})",
-        f"`{entry['commit'][:7]}`" if entry["commit"] else "-",
+        ", ".join(f"`{commit[:7]}`" for commit in (entry["commit"], *entry.get("later_commits", [])) if commit) or "-",
     ]
 
 

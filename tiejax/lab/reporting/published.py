@@ -22,12 +22,14 @@ def published_run(
     results, facts: its results.json and environment.json. tables: the tables of its report, by title. command: the command
     that repeats the run (the recorded one contains machine-specific paths). figure: path of its main figure in the repository.
     """
+    resumed = [str(later["git_commit"]) for later in facts.get("resumed", []) if later["git_commit"]]
     return {
         "study": results["experiment"],
         "format": results.get("format", 1),
         "command": command,
         "figure": figure,
         "commit": facts["git_commit"],
+        "later_commits": [commit for commit in dict.fromkeys(resumed) if commit != facts["git_commit"]],
         "date": facts["date"][:10],
         "python": facts["python"],
         "versions": facts["versions"],

@@ -65,6 +65,27 @@ def test_verdicts_of_looks_stay():
     assert row["latest"]["n"] == 16
 
 
+def test_a_diverged_model_of_the_first_look_does_not_depend_on_later_seeds():
+    """untied diverges in seed 3 and counts as the worst of the look's models; only seed 12 has a model with loss 9."""
+    metrics, seeds = run(), 16
+    shared = ("methods", "validation_step", "agents", "action_episode", "action_layer", "epsilon")
+    many = {name: values if name in shared else np.repeat(values[:, :1], seeds, axis=1) for name, values in metrics.items()
+            if name != "seeds"}  # fmt: skip
+    many["test_loss"] = np.stack([np.full(seeds, 3.0), np.full(seeds, 2.0), np.full(seeds, 4.0)])
+    many["test_loss"][2, 12] = 9.0
+    many["train_loss"][0, 3] = many["test_loss"][0, 3] = np.nan
+
+    def row_of(done):
+        first = {name: values if name in shared else values[:, : done[-1]] for name, values in many.items()}
+        findings, _ = analyse(first | {"seeds": np.arange(done[-1])}, SIZES, TOKENS_PER_WORD, {}, Looks([10, 16], done))
+        return {row["id"]: row for row in findings["claims"]}["perplexity/agent"]
+
+    at_ten, at_sixteen = row_of([10]), row_of([10, 16])
+    assert (at_ten["verdict"], at_ten["differences"]) == ("supported", [-1.0] * 3 + [-2.0] + [-1.0] * 6)
+    assert at_sixteen.pop("latest")["estimate"] == (-15 + 2.0 - 9.0) / 16
+    assert at_sixteen == at_ten
+
+
 def test_no_findings_without_a_finite_model():
     metrics = run()
     metrics["train_loss"][:] = np.nan

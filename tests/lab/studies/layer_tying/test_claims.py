@@ -44,19 +44,26 @@ def test_each_method_has_its_claims():
     rows = [
         {"method": name, "test_loss": [float(index)], "equal_time_loss": [2.0 * index], "replicated": [1.0],
          "distinct_in_training": [3.0],
-         "bytes": {"stored_bytes": {kind: [4.0 if name == "untied" else 1.0] for kind in ("seeds", "largest")}}}
+         "bytes": {"stored_bytes": {kind: [4.0 if name == "untied" else 1.0] for kind in ("seeds", "largest")},
+                   "parameter_bytes": {"seeds": [5.0 if name == "agent" else 4.0]}}}
         for index, name in enumerate(names)
     ]  # fmt: skip
+    rows[4]["replicated"] = [0.75]
     every = claims.claims(rows, {})
     listed = {claim.id: (claim.differences.tolist(), claim.sign) for claim in every}
     assert listed == {
         "perplexity/agent": ([5], -1), "perplexity-equal-time/agent": ([10], -1), "replicated/agent": ([0.25], 1),
         "memory/mean": ([np.log(0.25)], -1), "memory/most": ([np.log(0.25)], -1), "learns/found-map": ([3], -1),
-        "learns/random-map": ([2], -1), "learns/random-agent": ([1], -1),
+        "learns/random-map": ([2], -1), "learns/random-agent": ([1], -1), "learns/replicated": ([0.25], 1),
         "retrained/found-map": ([1], -1), "static/sequence": ([4], -1), "static/my-map": ([3], -1),
         "from-untied/sequence": ([1], -1), "from-untied/my-map": ([2], -1), "from-untied/random-map": ([3], -1),
         "from-untied/found-map": ([6], -1),
     }  # fmt: skip
+    statement = {claim.id: claim.statement for claim in every}["static/sequence"]
+    assert statement == (
+        "The agent, with 3.0 distinct layers and 125.0 % of the bytes, is better than the fixed map sequence, with 3.0 "
+        "distinct layers."
+    )
     assert {claim.id for claim in every if claim.family == "registered"} == {
         "perplexity/agent", "replicated/agent", "memory/mean", "learns/found-map", "learns/random-agent", "static/sequence",
     }  # fmt: skip
@@ -88,6 +95,28 @@ def test_claims_that_variants_register():
     assert not_worse.margin == 0.01
     missing = claims.claims(rows[1:], {"low-rank": variant})  # nothing to compare with
     assert [claim.id for claim in missing] == ["better/low-rank"]
+
+
+def test_methods_are_compared_with_a_narrower_model_of_as_many_bytes():
+    losses = {
+        "untied": (4.0, 200.0),
+        "cycle": (4.2, 101.0),
+        "narrow": (4.1, 100.0),
+        "all-one": (4.5, 50.0),
+        "agent": (4.5, 100.0),
+    }
+    rows = [
+        {"method": name, "test_loss": [loss] * 3, "equal_time_loss": [loss] * 3, "distinct_in_training": [1.0],
+         "replicated": [0.5] * 3,
+         "bytes": {"parameter_bytes": {"seeds": [size] * 3}, "stored_bytes": {"seeds": [size] * 3, "largest": [size] * 3}}}
+        for name, (loss, size) in losses.items()
+    ]  # fmt: skip
+    found = {claim.id: claim for claim in claims.claims(rows, {"narrow": Variant("untied", width=8)})}
+    assert {name for name in found if name.startswith("from-narrow/")} == {"from-narrow/cycle"}
+    claim = found["from-narrow/cycle"]
+    np.testing.assert_allclose(claim.differences, 0.1)
+    assert (claim.family, claim.sign) == ("exploratory", -1)
+    assert claim.statement == "cycle has a lower loss than narrow, with 101.0 % of its bytes."
 
 
 def test_the_first_look_can_decide_every_claim_of_the_published_configuration():
@@ -135,7 +164,8 @@ def test_claims_are_decided_exactly_if_their_adjusted_interval_says_so(effect):
             {"method": name, "test_loss": rng.normal(effect * index, 0.05, seeds),
              "equal_time_loss": rng.normal(effect * index, 0.3, seeds), "replicated": [10 / 12] * seeds,
              "distinct_in_training": [2.0] * seeds,
-             "bytes": {"stored_bytes": {kind: [4.0 if name == "untied" else 1.0] * seeds for kind in ("seeds", "largest")}}}
+             "bytes": {"stored_bytes": {kind: [4.0 if name == "untied" else 1.0] * seeds for kind in ("seeds", "largest")},
+                       "parameter_bytes": {"seeds": [1.0] * seeds}}}
             for index, name in enumerate(names)
         ]  # fmt: skip
         for row in assess(claims.claims(rows, {})):

@@ -10,6 +10,7 @@ from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
+from tiejax.lab.studies.layer_tying.tables import agents, tables
 from tiejax.statistics.arms import select_seeds
 from tiejax.statistics.claims import Claim, assess
 from tiejax.system.json_values import plain
@@ -51,7 +52,7 @@ def page_of(findings, pictures, **changed):
     settings = {
         "layers": LAYERS, "width": 128, "heads": 2, "context": 64, "batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.01,
         "dropout": 0.2, "k": 1, "gradient": "all", "start": "tied", "reward": "negative-loss", "details": "own",
-        "moments": "copy",
+        "moments": "copy", "schedule": "constant", "warm_up": 0,
         "epsilon_floor": 0.05, "architecture": "gpt2", "objective": "causal", "storage": "compact", "corpus": ["wikitext-2"],
         "tokenizer": None, "ties": "resolved", "variants": {"low": {"map": "cycle", "lora_rank": 2}},
     }  # fmt: skip
@@ -88,14 +89,18 @@ def test_report_shows_settings_claims_and_tables(analysed, pictures):
 def test_report_names_chosen_rates_and_variants(analysed, pictures):
     chosen = {
         "rates": {"untied": 0.002, "shared": 0.004},
-        "tuning": {"untied": {"at_edge": False, "method": "untied"}, "shared": {"at_edge": True, "method": "cycle"}},
+        "tuning": {
+            "untied": {"rates": [0.002], "losses": [[5.0, 5.1]], "best": 0.002, "at_edge": False, "method": "untied"},
+            "shared": {"rates": [0.004], "losses": [[5.2, 5.3]], "best": 0.004, "at_edge": True, "method": "cycle"},
+        },
         "tuning_seeds": [1000, 1001],
     }
     html = page_of(analysed[0], pictures, **chosen)
     words = "learning rates untied 0.002 (by untied), shared 0.004 (by cycle, the last that was tried), chosen on 2 seeds that"
     assert words in html
+    assert "<td>shared</td><td>0.004 (chosen)</td><td>5.2500</td><td>5.2000, 5.3000</td>" in html
     assert "low: map cycle, lora_rank 2" in html
-    assert "8 blocks, learning rate 0.001, weight" in page_of(analysed[0], pictures)
+    assert "8 blocks, learning rate 0.001 (constant), weight" in page_of(analysed[0], pictures)
 
 
 def test_report_shows_continuations_whatever_the_tokens_spell(analysed, pictures):
@@ -195,3 +200,22 @@ def test_report_opens_with_the_finding(analysed, pictures):
     html = page_of(analysed[0], pictures).replace("&#39;", "'")
     assert all(f"<p>{sentence}</p>" in html for sentence in answer)
     assert html.index(answer[0]) < html.index("<h2>")
+
+
+def test_table_of_agents_shows_how_far_the_values_are_trained():
+    """Eight episodes, of which the last two count; the values of the second agent's first seed are untrained there."""
+    late = {"episode": list(range(8)), "distinct": [[9.0] * 6 + [2.0, 4.0]], "reward": [[0.0] * 6 + [-4.0, -6.0]]}
+    by_name = {"agent": late | {"q_loss": [[99.0] * 6 + [16.0, 9.0]]}, "random-agent": late | {"q_loss": [[None] * 8]}}
+    columns, rows = agents(by_name)
+    assert columns == ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|"]
+    assert rows == [
+        ["agent", "8", "3.0", "-5.000", "3.500", "75 %"],  # (4 / 4 + 3 / 6) / 2
+        ["random-agent", "8", "3.0", "-5.000", "-", "-"],
+    ]
+
+
+def test_table_of_learning_rates(analysed):
+    tried = {"rates": [0.1, 0.2], "losses": [[5.0, None], [4.0, 4.5]], "best": 0.2, "at_edge": True, "method": "cycle"}
+    found = tables(plain(analysed[0]) | {"sizes": SIZES, "tuning": {"shared": tried}, "tuning_seeds": [7, 8]})
+    _, rows = found["Learning rates, chosen on seeds 7, 8 only"]
+    assert rows == [["shared", "0.1", "inf", "5.0000, inf"], ["shared", "0.2 (chosen)", "4.2500", "4.0000, 4.5000"]]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting.looks import looks_table
+from tiejax.lab.reporting.rates import rates_table
 from tiejax.lab.studies.causal_untying import plan
 
 
@@ -33,9 +34,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         )
     }
     if results["tuning"]:
-        rows = [row for kind, tried in results["tuning"].items() for row in _rate_rows(kind, tried)]
         seeds = ", ".join(map(str, results["tuning_seeds"]))
-        found[f"Numbers: learning rates, on seeds {seeds} only"] = (["models", "rate", "mean loss", "losses"], rows)
+        found[f"Numbers: learning rates, on seeds {seeds} only"] = rates_table(results["tuning"])
     if "planted" in results:
         found |= _planted_tables(results)
     if "natural" in results:
@@ -132,14 +132,4 @@ def _explored_rows(results: Mapping[str, Any]) -> list[list[str]]:
         others = [losses - every[arm][: len(losses)] if arm in every else None for arm in compared]
         differences = ["-" if other is None else f"{other.mean():+.4f}" for other in others]
         rows.append([name, words, str(len(losses)), f"{losses.mean():.4f}", *differences])
-    return rows
-
-
-def _rate_rows(kind: str, tried: Mapping[str, Any]) -> list[list[str]]:
-    """Return the rows of the table of learning rates; the loss of a model that diverged is None in results.json."""
-    rows = []
-    for rate, losses in zip(tried["rates"], tried["losses"], strict=True):
-        chosen = " (chosen)" if rate == tried["best"] else ""
-        numbers = [np.inf if loss is None else loss for loss in losses]
-        rows.append([kind, f"{rate:g}{chosen}", f"{np.mean(numbers):.4f}", ", ".join(f"{loss:.4f}" for loss in numbers)])
     return rows

@@ -35,7 +35,7 @@ def analyse(
     findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
     diverged = np.asarray(~losses_by_step(metrics)["finite"].all(axis=2))
     if not diverged.all():
-        findings["claims"] = assessed(with_diverged_replaced(metrics, diverged), sizes, tokens_per_word, variants or {}, looks)
+        findings["claims"] = assessed(metrics, diverged, sizes, tokens_per_word, variants or {}, looks)
     if not finite.any():
         return findings, runs
     seconds = seconds_of(runs["time_step"], runs["distinct"])
@@ -50,13 +50,19 @@ def analyse(
 
 
 def assessed(
-    metrics: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float], variants: Mapping[str, Variant], looks: Looks | None
+    metrics: Metrics,
+    diverged: np.ndarray,
+    sizes: Sizes,
+    tokens_per_word: Mapping[str, float],
+    variants: Mapping[str, Variant],
+    looks: Looks | None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of all claims, tested at every look; arguments as in `analyse`, with diverged models replaced."""
+    """Return the rows of all claims, tested at every look; arguments as in `analyse` and `with_diverged_replaced`."""
 
     def claims_of(number: int) -> list[Claim]:
-        """Return the claims on the first seeds."""
+        """Return the claims on the first seeds, which do not depend on later ones."""
         some = select_seeds(metrics, np.arange(len(metrics["seeds"])) < number, least_axes=2)
+        some = with_diverged_replaced(some, diverged[:, :number])
         times = seconds_of(some["time_step"], some["distinct"])
         at_time = at_equal_time(times, some["validation_step"], some["validation_loss"])
         return claims(summarise(some, sizes, tokens_per_word, at_time), variants)
@@ -71,7 +77,7 @@ def assessed(
 def with_diverged_replaced(metrics: Metrics, diverged: np.ndarray) -> dict[str, np.ndarray]:
     """Return the arrays of metrics.npz with the worst loss of any other model in place of those of diverged models.
 
-    diverged: `[method, seed]`; not all of them.
+    diverged: `[method, seed]`.
     """
     validation = metrics["validation_loss"].copy()
     for record in range(validation.shape[-1]):

@@ -16,6 +16,7 @@ REPORTED = ("perplexity", "replicated", "memory")  # first parts of the ids of t
 REPLICATED = 0.75  # the smallest share of copied layers that the paper reports
 MARGIN = 0.01  # nats per token
 CHOSEN_MAP = "sequence"  # the fixed map that a registered claim compares with the agent
+EQUAL_BYTES = 0.02  # the largest relative difference of bytes that count as equal
 
 Rows = Mapping[str, Mapping[str, Any]]  # rows of `summary.summarise` by method
 
@@ -28,6 +29,7 @@ def claims(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, Variant]) -
     """
     by_method = {row["method"]: row for row in rows}
     every = [*_of_agents(by_method, variants), *_of_variants(by_method, variants), *_against_untied(by_method)]
+    every += _against_width(by_method, variants)
     return [claim for claim in every if claim is not None]
 
 
@@ -49,6 +51,7 @@ def _of_agents(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None
             words="validation loss at equal time",
         ),
         _replicated(rows),
+        _replicated_by_learning(rows),
         _memory(rows, "mean", "averaged over steps", "seeds"),
         _memory(rows, "most", "maximum over steps", "largest", "exploratory"),
         better(
@@ -83,7 +86,8 @@ def _of_agents(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None
                 f"static/{name}",
                 "agent",
                 name,
-                f"The agent, with {_size(rows, 'agent')}, is better than the fixed map {name}, with {_size(rows, name)}.",
+                f"The agent, with {_size(rows, 'agent')} and {_bytes(rows, 'agent', name)} of the bytes, is better than the "
+                f"fixed map {name}, with {_size(rows, name)}.",
                 "registered" if name == CHOSEN_MAP else "exploratory",
             )
             for name in rows
@@ -115,12 +119,34 @@ def _against_untied(rows: Rows) -> list[Claim | None]:
     ]
 
 
+def _against_width(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None]:
+    """Return, for description, the losses of methods less that of a variant of another width that has as many bytes."""
+    return [
+        _less(
+            rows,
+            f"from-{other}/{name}",
+            (name, other),
+            f"{name} has a lower loss than {other}, with {_bytes(rows, name, other)} of its bytes.",
+            family="exploratory",
+        )
+        for other, variant in variants.items()
+        if variant.width is not None and other in rows
+        for name in rows
+        if name not in (other, *AGENTS) and abs(_bytes_ratio(rows, name, other) - 1) < EQUAL_BYTES
+    ]
+
+
 def _bytes(rows: Rows, first: str, second: str) -> str:
-    """Return the ratio of the bytes of two methods' parameters in words."""
+    """Return the ratio of the bytes of two methods' parameters in words; "" if one is missing."""
     if first not in rows or second not in rows:
         return ""
+    return f"{_bytes_ratio(rows, first, second):.1%}".replace("%", " %")
+
+
+def _bytes_ratio(rows: Rows, first: str, second: str) -> float:
+    """Return the bytes of a method's parameters over those of another, means over training and seeds."""
     one, other = (float(np.mean(rows[name]["bytes"]["parameter_bytes"]["seeds"])) for name in (first, second))
-    return f"{one / other:.1%}".replace("%", " %")
+    return one / other
 
 
 def _less(
@@ -152,6 +178,21 @@ def _replicated(rows: Rows) -> Claim | None:
         f"the mean share of layers that are copies at the best step, less {REPLICATED:g}",
         np.array(rows["agent"]["replicated"]) - REPLICATED,
         1,
+        unit="share of layers",
+    )
+
+
+def _replicated_by_learning(rows: Rows) -> Claim | None:
+    """Return, for description, the difference in copies between the agent that learns and the one that ties at random."""
+    if "agent" not in rows or "random-agent" not in rows:
+        return None
+    return Claim(
+        "learns/replicated",
+        "More layers are copies with the agent than with one that always ties at random.",
+        "the mean share of layers that are copies at the best step, agent - random-agent",
+        np.array(rows["agent"]["replicated"]) - np.array(rows["random-agent"]["replicated"]),
+        1,
+        family="exploratory",
         unit="share of layers",
     )
 

@@ -93,8 +93,8 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, "
         f"vocabulary {results['data']['vocabulary']:,}",
         "model": _model_words(results, settings),
-        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {_rate_words(results, settings)}, weight "
-        f"decay {settings['weight_decay']:g}; storage {settings['storage']}",
+        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {_rate_words(results, settings)} "
+        f"({_schedule_words(settings)}), weight decay {settings['weight_decay']:g}; storage {settings['storage']}",
         **_variant_words(settings),
         "ties": f"{settings['ties']}, gradient {settings['gradient']}, moments {settings['moments']}, "
         f"start {settings['start']}, details {settings['details']}",
@@ -121,6 +121,11 @@ def _rate_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
         for name, rate in results["rates"].items()
     )
     return f"learning rates {rates}, chosen on {counted(len(results['tuning_seeds']), 'seed')} that are not reported"
+
+
+def _schedule_words(settings: Mapping[str, Any]) -> str:
+    warm = f"rising over the first {counted(settings['warm_up'], 'step')}, then " if settings["warm_up"] else ""
+    return f"{warm}{'falling to 0 as a cosine' if settings['schedule'] == 'cosine' else 'constant'}"
 
 
 def _variant_words(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.reporting.rates import rates_table
 from tiejax.lab.reporting.words import share
 from tiejax.lab.studies.layer_tying.drawing import MIB
 from tiejax.lab.studies.layer_tying.figures import final_maps
@@ -26,19 +27,24 @@ BYTES = {
     "peak_bytes": "peak",
 }
 
+LAST_PART = 4  # the last quarter of the episodes
+
 Row = Mapping[str, Any]  # a method, as in `summary.summarise`
 Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of the report by title: methods, seeds, bytes by number of distinct layers, and final maps."""
+    """Return the tables of the report by title: methods, agents, learning rates, seeds, bytes by distinct layers, maps."""
     if not results["seeds"]:
         return {}
     rows, seeds = results["methods"], results["seeds"]
+    tuned = ", ".join(map(str, results.get("tuning_seeds", [])))
     return {
         "Methods: perplexity, mean [95 % interval] over seeds": perplexities(rows),
         "Methods: layers at the best step and in training, time": layers(rows),
         "Methods: memory (MiB), means over training, then maxima": memory(rows),
+        **({"Agents: means over the last quarter of the episodes": agents(results["agents"])} if results["agents"] else {}),
+        **({f"Learning rates, chosen on seeds {tuned} only": rates_table(results["tuning"])} if tuned else {}),
         "Every seed": by_seed(rows, seeds),
         "Sizes: memory of training (MiB), by number of distinct layers": sizes(results["sizes"]),
         "Final maps: for each layer, the layer whose weights it uses": maps(rows, seeds),
@@ -77,6 +83,24 @@ def memory(rows: Sequence[Row]) -> Table:
         ]
         for row in rows
     ]
+
+
+def agents(by_name: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return the distinct layers, reward and error of Q of every agent.
+
+    With one value Q of all states and actions, the error is |reward| - .01 |Q|: all of |reward| for untrained values, and 0 for
+    those that solve the equation of a constant reward.
+    """
+    rows = []
+    for name, agent in by_name.items():
+        last = slice(-max(1, len(agent["episode"]) // LAST_PART), None)
+        distinct, reward, squared = (np.array(agent[part], float)[:, last] for part in ("distinct", "reward", "q_loss"))
+        error = np.sqrt(squared)
+        rows.append([
+            name, str(len(agent["episode"])), f"{distinct.mean():.1f}", shown(reward.mean(), ".3f"), shown(error.mean(), ".3f"),
+            "-" if np.isnan(error).any() else share(float((error / np.abs(reward)).mean())),
+        ])  # fmt: skip
+    return ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|"], rows
 
 
 def by_seed(rows: Sequence[Row], seeds: Sequence[int]) -> Table:

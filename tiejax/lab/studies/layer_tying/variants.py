@@ -11,7 +11,6 @@ from tiejax.tying.owner import Owner, check_owner
 
 # Power of N, the number of layers that share the same weights, by which the updates of the residual stream are multiplied.
 SCALES = {"none": 0.0, "1/N": -1.0, "1/sqrt(N)": -0.5}
-FIELDS = ("map", "distinct", "lora_rank", "residual_scale", "width", "better_than", "not_worse_than")
 MOST = 2**20  # of counts
 
 
@@ -50,8 +49,8 @@ def checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
 
     if not isinstance(fields, Mapping) or "map" not in fields:
         raise refuse(f"expected fields with a map, such as {{map: sequence, lora_rank: 4}}, got {cut(fields)}")
-    if unknown := [field for field in fields if field not in FIELDS]:
-        raise refuse(f"unknown field {cut(unknown[0])!r}; the fields are {', '.join(FIELDS)}")
+    if unknown := [field for field in fields if field not in Variant._fields]:
+        raise refuse(f"unknown field {cut(unknown[0])!r}; the fields are {', '.join(Variant._fields)}")
     variant = Variant(**fields)
     if isinstance(variant.map, str):
         if variant.map not in MAPS:
