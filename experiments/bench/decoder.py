@@ -17,9 +17,10 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.layer_tying.jobs import groups_of
 from tiejax.lab.studies.layer_tying.model import build
 
-SideName = Literal["ours", "torch"]
+SideName = Literal["ours", "torch", "torch-each"]
 OURS: SideName = "ours"
-TORCH: SideName = "torch"
+TORCH: SideName = "torch"  # one model on all cores
+TORCH_EACH: SideName = "torch-each"  # a model on each core, as ours
 
 
 def _torch() -> Callable[[Any], Train]:
@@ -31,6 +32,7 @@ def _torch() -> Callable[[Any], Train]:
 SIDES: dict[SideName, Side] = {
     OURS: Side("ours", (), lambda: train_ours),
     TORCH: Side("the library's model", ("torch", "transformers"), _torch),
+    TORCH_EACH: Side("a library's model on each core", ("torch", "transformers"), _torch),
 }
 
 
@@ -66,14 +68,21 @@ def run(settings: DecoderBench, console: Console) -> None:
 
 
 def measure(settings: DecoderBench, entries: Sequence[Entry]) -> dict[Entry, list[float]]:
-    """Return tokens per second of each entry; the entries take turns."""
+    """Return tokens per second of each entry, those of all its models; the entries take turns."""
     variables = environment_of_sides(device_a_core=True)
-    contenders = {entry: Contender(SIDES[entry.side].load(), [job_of(settings, entry)], variables) for entry in entries}
+    contenders = {
+        entry: Contender(SIDES[entry.side].load(), [job_of(settings, entry)] * processes(entry), variables) for entry in entries
+    }
     return take_turns(contenders, settings.repeats, settings.seconds)
 
 
+def processes(entry: Entry) -> int:
+    """Return the number of processes of an entry; ours trains its models in one."""
+    return environment.cores() if entry.side == TORCH_EACH else 1
+
+
 def job_of(settings: DecoderBench, entry: Entry) -> Any:
-    """Return the job of an entry's process."""
+    """Return the job of each process of an entry."""
     if entry.side == OURS:
         return OurJob(settings, entry.layers, entry.distinct)
     from experiments.bench.torch_decoder import Job
@@ -87,7 +96,7 @@ def job_of(settings: DecoderBench, entry: Entry) -> Any:
         vocabulary=settings.vocab_size,
         context=study.context,
         batch_size=study.batch_size,
-        threads=environment.cores(),
+        threads=environment.cores() // processes(entry),
         learning_rate=study.learning_rate,
         weight_decay=study.weight_decay,
         clip=study.clip,
@@ -130,18 +139,26 @@ def train_ours(job: OurJob) -> Train:
 
 
 def row_of(settings: DecoderBench, entry: Entry, rates: Mapping[Entry, Sequence[float]]) -> dict[str, Any]:
-    """Return the row of an entry in results.json: milliseconds per batch and, for ours, the ratio of its rate to torch's."""
+    """Return the row of an entry in results.json: milliseconds per batch and, for ours, the ratios of its rate to torch's."""
     tokens, measured = settings.batch_size * settings.context, rates[entry]
-    other = rates.get(entry._replace(side=TORCH)) if entry.side == OURS else None
-    over = None if other is None else spread([ours / theirs for ours, theirs in zip(measured, other, strict=True)])
-    return {**entry._asdict(), **spread([1000 * tokens / rate for rate in measured]), "over_torch": over}
+
+    def over(side: SideName) -> dict[str, float] | None:
+        other = rates.get(entry._replace(side=side)) if entry.side == OURS else None
+        return None if other is None else spread([ours / theirs for ours, theirs in zip(measured, other, strict=True)])
+
+    ratios = {"over_torch": over(TORCH), "over_torch_each": over(TORCH_EACH)}
+    return {**entry._asdict(), **spread([1000 * tokens / rate for rate in measured]), **ratios}
 
 
 def row_line(row: Mapping[str, Any]) -> str:
     """Return the line of an entry for the terminal."""
     ties = "untied" if row["distinct"] == row["layers"] else f"{row['distinct']} distinct"
-    over = row["over_torch"]
+    ratios = "".join(
+        f"  {over['median']:.2f} x {name} ({over['min']:.2f} to {over['max']:.2f})"
+        for name, over in (("torch", row["over_torch"]), ("torch, a model on each core", row["over_torch_each"]))
+        if over is not None
+    )
     return (
-        f"{row['layers']:>3} layers, {ties:<12} {row['side']:>5}  {row['median']:8.1f} ms per batch ({row['min']:.1f} to "
-        f"{row['max']:.1f})"
-    ) + ("" if over is None else f"  {over['median']:.2f} x torch ({over['min']:.2f} to {over['max']:.2f})")
+        f"{row['layers']:>3} layers, {ties:<12} {row['side']:>10}  {row['median']:8.1f} ms per batch ({row['min']:.1f} to "
+        f"{row['max']:.1f}){ratios}"
+    )

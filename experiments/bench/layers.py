@@ -1,5 +1,6 @@
 """Time and memory of a training step with tied and with untied layers, and the time that a change of ties takes."""
 
+import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.bench import resident
 from experiments.bench.settings import LayersBench, Storage
 from experiments.bench.timing import spread, write_results
 from tiejax import tying
@@ -28,7 +30,7 @@ def run(settings: LayersBench, console: Console) -> None:
     rows: list[dict[str, Any]] = []
     changes: list[dict[str, Any]] = []
     for layers in settings.layers:
-        forms = make_forms(settings, layers)
+        forms = {name: make() for name, make in form_makers(settings, layers).items()}
         measured = measure_forms(settings, layers, forms)
         for row in measured:
             console.say(row_line(row))
@@ -37,7 +39,8 @@ def run(settings: LayersBench, console: Console) -> None:
         rows += measured
         changes.append(change)
     console.say(
-        "MiB of parameters + gradients + optimizer state; peak: a step's arguments, results and temporaries, by the compiler"
+        "MiB of parameters + gradients + optimizer state; peak: a step's arguments, results and temporaries, by the compiler; "
+        "resident: the largest growth of a process in which a model is created and trained for some steps"
     )
     console.result(f"results: {write_results('layers', settings, {'rows': rows, 'changes': changes})}")
 
@@ -68,6 +71,15 @@ class TimedForm:
             self._state, loss = self.layered.step(self._state, self._batch, jax.random.key(step), wiring)
             losses.append(loss)
         return [float(loss) for loss in losses]
+
+    def restart(self, steps: int) -> None:
+        """Create the model again, and train `steps` steps."""
+        self._state = self.layered.start(jax.random.key(0), self.owner)
+        self.seconds_per_step(steps)
+
+    def discard(self) -> None:
+        """Discard the parameters and the optimizer's state."""
+        self._state = None  # type: ignore[assignment]
 
     def change(self, owner: tying.Owner) -> float:
         """Change the ties, then train one step; return the seconds of the change."""
@@ -101,8 +113,8 @@ def tied_name(settings: LayersBench, layers: int, storage: Storage = "compact") 
     return f"{distinct_layers(settings.share, layers)} distinct, {storage}"
 
 
-def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
-    """Return the forms to compare at this depth, by name, before their first step."""
+def form_makers(settings: LayersBench, layers: int) -> dict[str, Callable[[], TimedForm]]:
+    """Return functions that create the forms to compare at this depth, by name, before their first step."""
     devices, batch = jax.devices()[:1], random_blocks(settings)
     untied, tied = tying.independent(layers), tying.static_map("sequence", layers, distinct_layers(settings.share, layers))
 
@@ -112,15 +124,28 @@ def make_forms(settings: LayersBench, layers: int) -> dict[str, TimedForm]:
 
     compact, full = layered("compact"), layered("full")
     by_hand = layered("compact", without_owners(settings.study_settings(layers, "compact")))
+    adapted = layered("compact", rank=settings.lora_rank)
     return {
-        "untied, no owners": TimedForm(by_hand, untied, "compact", batch),
-        "untied": TimedForm(compact, untied, "compact", batch),
-        tied_name(settings, layers): TimedForm(compact, tied, "compact", batch),
-        f"{tied_name(settings, layers)}, rank {settings.lora_rank}": TimedForm(
-            layered("compact", rank=settings.lora_rank), tied, "compact", batch
-        ),
-        tied_name(settings, layers, "full"): TimedForm(full, tied, "full", batch),
+        "untied, no owners": lambda: TimedForm(by_hand, untied, "compact", batch),
+        "untied": lambda: TimedForm(compact, untied, "compact", batch),
+        tied_name(settings, layers): lambda: TimedForm(compact, tied, "compact", batch),
+        f"{tied_name(settings, layers)}, rank {settings.lora_rank}": lambda: TimedForm(adapted, tied, "compact", batch),
+        tied_name(settings, layers, "full"): lambda: TimedForm(full, tied, "full", batch),
     }
+
+
+def resident_bytes(settings: LayersBench, layers: int, name: str) -> int | None:
+    """Return by how many bytes a process grows at most while it creates a form and trains it, once it is compiled."""
+    form = form_makers(settings, layers)[name]()
+    form.restart(1)  # compiles
+    form.discard()
+    return resident.growth(lambda: form.restart(3))
+
+
+def in_new_process(settings: LayersBench, layers: int, name: str) -> int | None:
+    """Return `resident_bytes` as measured in a new process, which holds no other models."""
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        return process.apply(resident_bytes, (settings, layers, name))
 
 
 def without_owners(settings: Settings) -> Callable[..., Any]:
@@ -166,7 +191,8 @@ def measure_forms(settings: LayersBench, layers: int, forms: Mapping[str, TimedF
         over = {
             f"over_{base}": median_ratio(measured[name], measured[of]) for base, of in (("untied", "untied"), ("tied", tied))
         }
-        rows.append({"layers": layers, "form": name, **spread(measured[name]), **over, **size._asdict()})
+        memory = size._asdict() | {"resident_bytes": in_new_process(settings, layers, name)}
+        rows.append({"layers": layers, "form": name, **spread(measured[name]), **over, **memory})
     return rows
 
 
@@ -204,8 +230,13 @@ def row_line(row: Mapping[str, Any]) -> str:
         f"{1000 * row['max']:.1f})  {row['over_untied']:.3f} x untied, {row['over_tied']:.3f} x tied  "
         f"{row['parameter_bytes'] / 2**20:.1f} + "
         f"{row['gradient_bytes'] / 2**20:.1f} + {row['optimizer_bytes'] / 2**20:.1f} MiB, peak "
-        f"{row['peak_bytes'] / 2**20:.0f} MiB"
+        f"{row['peak_bytes'] / 2**20:.0f} MiB, resident {resident_words(row['resident_bytes'])}"
     )
+
+
+def resident_words(size: int | None) -> str:
+    """Return measured bytes in words."""
+    return "not measured" if size is None else f"{size / 2**20:.0f} MiB"
 
 
 def change_line(change: Mapping[str, Any]) -> str:

@@ -36,16 +36,34 @@ def test_results(tmp_path, capsys):
     )
     decoder.run(settings, Console())
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]
-    assert [(row["side"], row["distinct"]) for row in rows] == [("ours", 4), ("torch", 4), ("ours", 2), ("torch", 2)]
+    sides = "ours", "torch", "torch-each"
+    assert [(row["side"], row["distinct"]) for row in rows] == [(side, distinct) for distinct in (4, 2) for side in sides]
     for row in rows:
         assert 0 < row["min"] <= row["median"] <= row["max"]
-        assert (row["over_torch"] is None) is (row["side"] == "torch")
+        assert (row["over_torch"] is None) is (row["over_torch_each"] is None) is (row["side"] != "ours")
     assert capsys.readouterr().out.splitlines()[-1] == f"results: {tmp_path / 'results.json'}"
 
 
 def test_rates_become_milliseconds_per_step():
-    rates = {decoder.Entry("ours", 4, 2): [1600.0, 3200.0, 1600.0], decoder.Entry("torch", 4, 2): [800.0, 800.0, 1600.0]}
-    ours, torch = (decoder.row_of(SETTINGS, entry, rates) for entry in rates)
-    assert (ours["median"], ours["min"], ours["max"]) == (10.0, 5.0, 10.0)  # a step has 2 x 8 tokens
-    assert ours["over_torch"] == {"median": 2.0, "min": 1.0, "max": 4.0}
-    assert (torch["median"], torch["over_torch"]) == (20.0, None)
+    ours, torch, each = (decoder.Entry(side, 4, 2) for side in ("ours", "torch", "torch-each"))
+    rates = {ours: [1600.0, 3200.0, 1600.0], torch: [800.0, 800.0, 1600.0], each: [3200.0, 1600.0, 1600.0]}
+    row = decoder.row_of(SETTINGS, ours, rates)
+    assert (row["median"], row["min"], row["max"]) == (10.0, 5.0, 10.0)  # a step has 2 x 8 tokens
+    assert row["over_torch"] == {"median": 2.0, "min": 1.0, "max": 4.0}
+    assert row["over_torch_each"] == {"median": 1.0, "min": 0.5, "max": 2.0}
+    other = decoder.row_of(SETTINGS, torch, rates)
+    assert (other["median"], other["over_torch"], other["over_torch_each"]) == (20.0, None, None)
+
+
+def test_torch_trains_a_model_on_each_core_or_one_on_all(monkeypatch):
+    monkeypatch.setattr(decoder.environment, "cores", lambda: 6)
+    counts = {side: decoder.processes(decoder.Entry(side, 4, 2)) for side in ("ours", "torch", "torch-each")}
+    assert counts == {"ours": 1, "torch": 1, "torch-each": 6}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(("side", "threads"), [("torch", 6), ("torch-each", 1)])
+def test_processes_of_torch_share_the_cores(monkeypatch, side, threads):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(decoder.environment, "cores", lambda: 6)
+    assert decoder.job_of(SETTINGS, decoder.Entry(side, 4, 2)).threads == threads

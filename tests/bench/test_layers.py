@@ -33,7 +33,15 @@ def test_results(tmp_path, capsys):
     for row in named.values():
         assert set(row) == {
             *("layers", "form", "median", "min", "max", "over_untied", "over_tied"),
-            *("parameters", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "peak_bytes", "move_bytes"),
+            *(
+                "parameters",
+                "parameter_bytes",
+                "gradient_bytes",
+                "optimizer_bytes",
+                "peak_bytes",
+                "move_bytes",
+                "resident_bytes",
+            ),
         }
         assert 0 < row["min"] <= row["median"] <= row["max"]
     bytes_of = {form: row["parameter_bytes"] for (_, form), row in named.items()}
@@ -68,7 +76,7 @@ def test_loss_without_owners_equals_the_loss_of_the_study():
 
 @pytest.mark.bench
 def test_measured_changes_restore_the_ties():
-    form = layers.make_forms(SETTINGS, 3)["1 distinct, compact"]
+    form = layers.form_makers(SETTINGS, 3)["1 distinct, compact"]()
     assert form.owner.tolist() == [0, 0, 0]
     change = layers.measure_changes(SETTINGS, 3, form)
     assert form.owner.tolist() == [0, 0, 0]

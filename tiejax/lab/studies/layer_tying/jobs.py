@@ -25,6 +25,7 @@ from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
 from tiejax.lab.studies.layer_tying.model import build
 from tiejax.lab.studies.layer_tying.records import Records, points_of
 from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form, Settings
+from tiejax.lab.studies.layer_tying.start import params_at_start
 from tiejax.lab.studies.layer_tying.text import Text, build_data
 from tiejax.models import TABLE_PATHS
 from tiejax.training.layered import Layered
@@ -170,7 +171,8 @@ class Jobs:
         """Train a model, resuming from its last checkpoint if the run is resumed, and write its files unless it was stopped."""
         settings = self._settings
         rate = self.rates.get(settings.class_of(model.method)) if model.rate is None else model.rate
-        job = job_of(settings, model.method, model.seed, self._agent_of(model))._replace(rate=rate)
+        start = params_at_start(settings, self._directory, model.method)
+        job = job_of(settings, model.method, model.seed, self._agent_of(model))._replace(rate=rate, start=start)
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)

@@ -31,9 +31,10 @@ METHODS = (*AGENTS, *MAPS, *AFTER_AGENT)
 BY_DEFAULT = [name for name in METHODS if name != "middle-cycle"]  # the same as sandwich with three distinct layers
 NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed map
 # Methods of a class share a learning rate: without ties; fixed and random maps; maps with one distinct layer; those with a
-# low-rank adaptation; those with each residual scale; those of another width; each agent.
+# low-rank adaptation; those with each residual scale; those of another width; those that start from given weights; each agent.
 CLASSES = (
-    "untied", "shared", "looped", "adapted", *(f"scaled {scale}" for scale in SCALES if SCALES[scale]), "resized", *AGENTS,
+    "untied", "shared", "looped", "adapted", *(f"scaled {scale}" for scale in SCALES if SCALES[scale]), "resized", "started",
+    *AGENTS,
 )  # fmt: skip
 TUNING_SEED = 1000  # the first seed that chooses learning rates
 
@@ -82,9 +83,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             2]}
         variants: user-defined methods by name: a map (the name of a fixed map, or a list as in --maps) with any of distinct (as
             --distinct), lora_rank (rank of a low-rank adaptation that each layer adds to the weights it shares), residual_scale
-            (none, 1/N or 1/sqrt(N): factor of the updates of the residual stream, where N layers share the same weights) and
-            width (the feed-forward width changes in proportion), such as {relaxed: {map: cycle, distinct: 3, lora_rank: 4}}.
-            better_than and not_worse_than name methods with which registered claims compare its test loss
+            (none, 1/N or 1/sqrt(N): factor of the updates of the residual stream, where N layers share the same weights), width
+            (the feed-forward width changes in proportion) and start (a file of weights from which every seed starts instead of
+            random ones: one in models/ of a run, or one that tiejax share wrote, with the same map, rank and width), such as
+            {relaxed: {map: cycle, distinct: 3, lora_rank: 4}}. better_than and not_worse_than name methods with which
+            registered claims compare its test loss
         distinct: number of distinct layers in sequence, cycle, cycle-reversed and middle-cycle, and in random-map without an
             agent (default: a quarter of the layers)
         steps: training steps of every method (default: 2,000 unless --episodes is given)
@@ -116,10 +119,10 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         schedule: constant, or cosine (the learning rate falls to 0 at the last step)
         warm_up: number of first steps, over which the learning rate rises from 0
         rates: learning rates to choose from, in ascending order, instead of --learning_rate. Classes of methods choose
-            separately; a method is in the first class that applies: agent, random-agent, with low-rank adaptations, with each
-            residual scale, of another width, without ties, with one distinct layer, with shared layers. The first method of a
-            class chooses the rate with the lowest mean validation loss. While that is the first or the last, half or twice of
-            it is tried as well, at most three times
+            separately; a method is in the first class that applies: agent, random-agent, started from given weights, with
+            low-rank adaptations, with each residual scale, of another width, without ties, with one distinct layer, with shared
+            layers. The first method of a class chooses the rate with the lowest mean validation loss. While that is the first
+            or the last, half or twice of it is tried as well, at most three times
         rate_seeds: number of seeds that choose among --rates, 1000, 1001, ...; they are not among the reported ones
         clip: maximum global norm of the gradient
         validate_every: steps between validations
@@ -272,6 +275,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         variant = self.variant(method)
         if method in AGENTS:
             return method
+        if variant is not None and variant.start is not None:
+            return "started"
         if variant is not None and variant.lora_rank:
             return "adapted"
         if variant is not None and SCALES[variant.residual_scale]:
@@ -318,7 +323,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
 
 
 def _prepare(settings: Any, console: Any, resume: bool) -> Any:
-    from tiejax.lab.studies.layer_tying.text import prepare
+    from tiejax.lab.studies.layer_tying.study import prepare
 
     return prepare(settings, console, resume)
 

@@ -25,8 +25,10 @@ from tiejax.lab.studies.layer_tying.jobs import Jobs, ModelName, best_loss
 from tiejax.lab.studies.layer_tying.model import facts_of_model
 from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.lab.studies.layer_tying.start import check_starts, keep_starts
 from tiejax.lab.studies.layer_tying.summary import Metrics
 from tiejax.lab.studies.layer_tying.text import Text
+from tiejax.lab.studies.layer_tying.text import prepare as prepare_text
 from tiejax.system.json_values import plain
 
 Results = dict[str, Any]
@@ -40,22 +42,31 @@ class Trained(NamedTuple):
     runs: Metrics
 
 
+def prepare(settings: Settings, console: Console, resume: bool) -> Text:
+    """Prepare the text of a run, and check the weights from which its variants start; raises BadInput."""
+    prepared = prepare_text(settings, console, resume)
+    if not resume:  # the run has copies
+        check_starts(settings, prepared.streams.vocabulary)
+    return prepared
+
+
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
     assert directory is not None
-    text: Text = launched.prepared
-    text_facts = text.streams.facts | {"fingerprint": text.streams.fingerprint}
-    tokenizer_file = text.streams.tokenizer_file.read_bytes()
-    data = keep_text(directory, text_facts, tokenizer_file)
+    prepared: Text = launched.prepared
+    streams = prepared.streams
+    tokenizer_file = streams.tokenizer_file.read_bytes()
+    data = keep_text(directory, streams.facts | {"fingerprint": streams.fingerprint}, tokenizer_file)
+    keep_starts(settings, directory, streams.vocabulary)
     stop, facts = begin(launched, console)
-    model = facts_of_model(settings, text.streams.vocabulary)
-    announce(settings, text, model["parameters_untied"], console)
+    model = facts_of_model(settings, streams.vocabulary)
+    announce(settings, prepared, model["parameters_untied"], console)
 
-    jobs = Jobs(settings, text, directory, launched.switches["resume"], console, launched.tracker)
+    jobs = Jobs(settings, prepared, directory, launched.switches["resume"], console, launched.tracker)
     try:
         with console:
-            tried, findings, runs = train_all(launched, jobs, text, stop, console)
+            tried, findings, runs = train_all(launched, jobs, prepared, stop, console)
     except Stopped:
         console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; continue with the same command and --resume")
         return 130
@@ -75,8 +86,8 @@ def run(launched: Launched, console: Console) -> int:
     )
     if settings.objective == "causal":
         decode = functools.partial(tokenizers.Tokenizer.from_buffer(tokenizer_file).decode, skip_special_tokens=False)
-        validation, vocabulary = text.blocks["validation"], text.streams.vocabulary
-        results["generated"] = generated(settings, directory, validation, vocabulary, decode, console.warn)
+        validation = prepared.blocks["validation"]
+        results["generated"] = generated(settings, directory, validation, streams.vocabulary, decode, console.warn)
     finish(directory, settings, results, facts, figures.plot_all(runs, findings), page.page, console, launched.tracker)
     return 0
 

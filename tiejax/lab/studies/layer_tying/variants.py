@@ -23,6 +23,7 @@ class Variant(NamedTuple):
         lora_rank: rank of the low-rank adaptation of each layer.
         residual_scale: a key of `SCALES`.
         width: width of the model (default: that of the run); the feed-forward width changes in proportion.
+        start: file of the weights from which training starts, with this map, rank and width (default: random weights).
         better_than, not_worse_than: methods with which registered claims compare it.
     """
 
@@ -31,6 +32,7 @@ class Variant(NamedTuple):
     lora_rank: int = 0
     residual_scale: str = "none"
     width: int | None = None
+    start: str | None = None
     better_than: str | None = None
     not_worse_than: str | None = None
 
@@ -71,6 +73,8 @@ def checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
         raise refuse(f"residual_scale: expected one of {', '.join(SCALES)}, got {cut(variant.residual_scale)}")
     if variant.width is not None and variant.width % heads:
         raise refuse(f"width: expected a multiple of --heads {heads}, got {variant.width}")
+    if variant.start is not None and (not isinstance(variant.start, str) or not variant.start):
+        raise refuse(f"start: expected the path of a file of weights, got {cut(variant.start)!r}")
     return variant
 
 
