@@ -166,7 +166,7 @@ def test_memory_of_published_ties_includes_moments_and_gradients_of_all_layers(p
     layered, _ = published
     owner = tying.check_owner([0, 0, 0])
     state = layered.start(jax.random.key(0), owner)
-    layered.visit(state, batch_of(0), jax.random.key(0), wiring_of(owner))
+    layered.compile_for(state, batch_of(0), jax.random.key(0), wiring_of(owner))
     layer = sum(leaf.size for leaf in jax.tree.leaves(stack_of(state.params, STACK)))
     rest = sum(leaf.size for leaf in jax.tree.leaves(state.params)) - layer
     size = layered.sizes[1]
@@ -183,7 +183,7 @@ def test_gradients_of_48_uses_of_8_layers_are_summed_in_place():
     layered = layer_model.build(settings, VOCABULARY, 0, jax.devices()[:1])
     owner = tying.static_map("cycle", 48, 8)
     state = layered.start(jax.random.key(0), owner)
-    layered.visit(state, batch_of(0, 1, 4), jax.random.key(0), wiring_of(owner))
+    layered.compile_for(state, batch_of(0, 1, 4), jax.random.key(0), wiring_of(owner))
     size = layered.sizes[8]
     layer = sum(leaf.nbytes for leaf in jax.tree.leaves(stack_of(state.params, STACK))) // 8
     temporaries = size.peak_bytes - size.parameter_bytes - size.optimizer_bytes

@@ -1,6 +1,7 @@
 """Layer ties while an agent chooses them, and their wiring, against lists written by hand."""
 
 import numpy as np
+import pytest
 
 from tiejax import tying
 
@@ -53,3 +54,19 @@ def test_wiring_of_full_and_compact_storage():
     assert full.sends.tolist() == compact.sends.tolist() == [True, False, True, False]
     assert tying.wiring(ties, "compact", "all", "resolved").sends.tolist() == [True] * 4
     assert {leaf.dtype for leaf in (*full, *compact)} == {np.dtype(np.int32), np.dtype(bool)}
+
+
+@pytest.mark.parametrize("layers", [4, 12])
+def test_random_actions_leave_few_independent_layers(layers):
+    """After an episode layer i, from 0, is independent with probability 1 / (i + 1), whatever the others do."""
+    rng, runs = np.random.default_rng(0), 1000
+    independent = np.zeros((runs, layers), bool)
+    for run in range(runs):
+        ties = tying.start_ties(layers, "tied", "resolved")
+        for layer in range(1, layers):
+            ties = tying.choose(ties, layer, int(rng.integers(layer + 1)), "resolved")
+        independent[run] = ties.owner == np.arange(layers)
+    expected = 1 / (1 + np.arange(layers))
+    np.testing.assert_allclose(independent.mean(0), expected, atol=4 * np.sqrt(0.25 / runs))
+    spread = np.sqrt(np.sum(expected * (1 - expected)) / runs)
+    assert abs(independent.sum(1).mean() - expected.sum()) < 4 * spread

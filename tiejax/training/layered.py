@@ -187,7 +187,7 @@ class Layered:
 
         rate: learning rate (default: that of the optimizer).
         """
-        self.visit(state, batch, key, wiring)
+        self.compile_for(state, batch, key, wiring)
         compiled = self._steps[self.stack_size(state.params)]
         others = self.place((key, wiring, self._rate_array(rate)))
         after: tuple[LayeredState, jax.Array] = compiled(state, self._place_batch(batch), *others)
@@ -216,7 +216,7 @@ class Layered:
                 state, loss = self.step(state, batch, key, wiring, float(rate))
                 losses.append(loss)
             return state, losses
-        self.visit(state, batches[0], keys[0], wiring)
+        self.compile_for(state, batches[0], keys[0], wiring)
         shardings = jax.tree.map(lambda spec: NamedSharding(self._mesh, PartitionSpec(None, *spec)), _specs(batches[0]))
         stacked = jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches), shardings)
         arguments = state, stacked, *self.place((jnp.stack(keys), wiring, np.asarray(rates)))
@@ -277,7 +277,7 @@ class Layered:
         """Apply `to_device` to parameters."""
         return self.to_device(LayeredState(on_host, None, None), owner).params
 
-    def visit(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> None:
+    def compile_for(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> None:
         """Compile step and loss for the stack size of `state`."""
         stack_size = self.stack_size(state.params)
         if stack_size in self._steps:

@@ -114,7 +114,7 @@ def run_job(
             saved_at = time.perf_counter()
         if stopping and not ended:
             return None
-    model.judge()
+    model.evaluate_best()
     return log.arrays(), model.best.params
 
 
@@ -204,7 +204,7 @@ class _Model:
             self.agent.compile(self.ties.observation)
         if self.step == 0:
             root = jax.random.key(self.job.seed)
-            self.layered.visit(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)
+            self.layered.compile_for(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)
             self._record_size()
             self.validate()
 
@@ -293,7 +293,7 @@ class _Model:
             params = self.layered.params_to_host(self.state.params, self.ties.owner)
             self.best = Best(np.asarray(loss), np.asarray(np.int64(self.step)), self.ties.owner.copy(), params)
 
-    def judge(self) -> None:
+    def evaluate_best(self) -> None:
         """Record the losses of the best step on all held-out splits, and the owner maps."""
         best = self.best
         params = self.layered.params_to_device(best.params, best.owner)

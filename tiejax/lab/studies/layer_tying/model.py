@@ -36,8 +36,7 @@ def build_model(settings: Settings, vocabulary: int, form: Form | None = None) -
     vocabulary += settings.objective == "masked"  # and [MASK]
     form = settings.form("untied") if form is None else form
     model = _gpt2(settings, vocabulary, form) if settings.architecture == "gpt2" else _bert(settings, vocabulary, form)
-    encoder = model.encoder.clone(stack_size=1, lora_rank=form.lora_rank, residual_scale=form.residual_scale, parent=None)
-    return model.clone(encoder=encoder)
+    return model.clone(encoder=model.encoder.clone(stack_size=1, parent=None))
 
 
 def computed_in(settings: Settings) -> jnp.dtype:
@@ -61,6 +60,8 @@ def _bert(settings: Settings, vocabulary: int, form: Form) -> models.LanguageMod
         activation=settings.activation,
         causal=settings.objective == "causal",
         attention_dropout=settings.attention_dropout,
+        lora_rank=form.lora_rank,
+        residual_scale=form.residual_scale,
         parent=None,
     )
     return model.clone(encoder=encoder, head_activation=settings.activation)
@@ -80,6 +81,8 @@ def _gpt2(settings: Settings, vocabulary: int, form: Form) -> models.LanguageMod
         causal=settings.objective == "causal",
         padding=settings.padding,
         dtype=computed_in(settings),
+        lora_rank=form.lora_rank,
+        residual_scale=form.residual_scale,
     )
 
 

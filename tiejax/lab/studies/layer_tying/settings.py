@@ -17,7 +17,7 @@ from tiejax.lab.settings.shared import (
 from tiejax.lab.settings.sizes import check_most, check_places, check_steps
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.layer_tying import sizes
-from tiejax.lab.studies.layer_tying.variants import SCALES, Variant, check_compared, checked
+from tiejax.lab.studies.layer_tying.variants import SCALES, Variant, check_variants
 from tiejax.system.processors import cores
 from tiejax.training.choices import Moments, ScheduleName
 from tiejax.tying.errors import TieError
@@ -237,8 +237,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         for option in ("maps", "variants"):
             if any(not name or not name.replace("-", "").replace("_", "").isalnum() for name in getattr(self, option) or {}):
                 raise BadInput(f"--{option}: names may contain only letters, digits, - and _")
-        check_compared({name: checked(name, fields, self.layers, self.heads) for name, fields in (self.variants or {}).items()},
-                       names)  # fmt: skip
+        check_variants(self.variants or {}, names, self.layers, self.heads)
         for name in self.variants or {}:
             if (self.feed_forward or 0) * self.form(name).width % self.width:
                 raise BadInput(

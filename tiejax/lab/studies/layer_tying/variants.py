@@ -1,6 +1,6 @@
 """Methods that the user defines: a fixed map of layers together with a change of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tiejax.lab.settings.command_line import BadInput
@@ -43,8 +43,20 @@ class Variant(NamedTuple):
         return static_map(self.map, layers, self.distinct or distinct)
 
 
-def checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
-    """Return a variant of `--variants`; raises BadInput, which names the field."""
+def check_variants(given: Mapping[str, Any], names: Sequence[str], layers: int, heads: int) -> None:
+    """Check the variants of `--variants`, their fields by name. Raises BadInput, which names the field.
+
+    names: all methods of the run. layers, heads: of the model.
+    """
+    for name, fields in given.items():
+        variant = _checked(name, fields, layers, heads)
+        for field in ("better_than", "not_worse_than"):
+            other = getattr(variant, field)
+            if other is not None and (other not in names or other == name):
+                raise BadInput(f"--variants: {cut(name)}: {field}: expected another method of the run, got {cut(other)}")
+
+
+def _checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
 
     def refuse(problem: str) -> BadInput:
         return BadInput(f"--variants: {cut(name)}: {problem}")
@@ -76,12 +88,3 @@ def checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
     if variant.start is not None and (not isinstance(variant.start, str) or not variant.start):
         raise refuse(f"start: expected the path of a file of weights, got {cut(variant.start)!r}")
     return variant
-
-
-def check_compared(variants: Mapping[str, Variant], names: list[str]) -> None:
-    """Check that every variant is compared with methods of the run, `names`."""
-    for name, variant in variants.items():
-        for field in ("better_than", "not_worse_than"):
-            other = getattr(variant, field)
-            if other is not None and (other not in names or other == name):
-                raise BadInput(f"--variants: {cut(name)}: {field}: expected another method of the run, got {cut(other)}")
