@@ -71,6 +71,7 @@ def test_report_shows_settings_claims_and_tables(analysed, pictures):
         "3 actions per episode, k = 1 batches per action, reward negative-loss, epsilon at least 0.05",
         "resolved, gradient all, moments copy, start tied, details own", "storage compact",
         "finished its steps (4 s, 4 s)", "arXiv:2401.12819", "steps: 4",
+        "without their networks, 1,930 parameters each",  # (4 + 1) 128 + (128 + 1) 10
         "2 seeds: no difference can be decided", "as many models train at once as there are devices",
         "<td>untied</td><td>54.60 [54.60, 54.60]</td><td>4.00 [0.00, 26,",
         "<td>agent</td><td>2.0</td><td>1.5</td><td>50%</td><td>120</td><td>1.5</td>",

@@ -9,6 +9,7 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, marked_as_reported, reproduction, timing_words
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
+from tiejax.lab.studies.layer_tying.sizes import agent_parameters
 from tiejax.lab.studies.layer_tying.tables import continuations, perplexity, shown, tables
 from tiejax.statistics.power import fewest_seeds
 
@@ -165,4 +166,9 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     notes = [*excluded_notes(results), *few_seeds_notes(results, fewest_seeds)]
     if "random-map" in names and "agent" in names:
         notes.append("A random map has as many distinct layers as the agent of the same seed at its best step.")
+    if results["agents"]:
+        number = agent_parameters(len(results["methods"][0]["final_owner"][0]))
+        notes.append(
+            f"The bytes of agents are without their networks, {number:,} parameters each, which have gradients and moments too."
+        )
     return notes
