@@ -32,7 +32,7 @@ def _torch() -> Callable[[Any], Train]:
 SIDES: dict[SideName, Side] = {
     OURS: Side("ours", (), lambda: train_ours),
     TORCH: Side("the library's model", ("torch", "transformers"), _torch),
-    TORCH_EACH: Side("a library's model on each core", ("torch", "transformers"), _torch),
+    TORCH_EACH: Side("the library's model on each core", ("torch", "transformers"), _torch),
 }
 
 
@@ -53,7 +53,7 @@ class OurJob(NamedTuple):
 
 
 def run(settings: DecoderBench, console: Console) -> None:
-    """Measure both sides in turn, print a table with the ratios, write results.json."""
+    """Measure all sides in turn, print a table with the ratios, write results.json."""
     sides = installed(SIDES, console)
     rows: list[dict[str, Any]] = []
     for layers in settings.layers:

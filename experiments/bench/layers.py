@@ -143,7 +143,12 @@ def resident_bytes(settings: LayersBench, layers: int, name: str) -> int | None:
 
 
 def in_new_process(settings: LayersBench, layers: int, name: str) -> int | None:
-    """Return `resident_bytes` as measured in a new process, which holds no other models."""
+    """Return `resident_bytes` as measured in a new process, which holds no other models; None on accelerators.
+
+    Two processes cannot share most accelerators, and a process does not hold their memory.
+    """
+    if jax.default_backend() != "cpu":
+        return None
     with multiprocessing.get_context("spawn").Pool(1) as process:
         return process.apply(resident_bytes, (settings, layers, name))
 

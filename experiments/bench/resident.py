@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import platform
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,11 @@ RESET_PEAK = "5"  # written to CLEAR, see proc(5)
 
 
 def growth(compute: Callable[[], object]) -> int | None:
-    """Return the peak resident bytes of this process while it computes, less those before; None except on Linux.
+    """Return the peak resident bytes of this process while it computes, less those before; None except on Linux with glibc.
 
     Memory that the process has freed before is first returned to the system, so that it is counted if it is used again.
     """
-    if not CLEAR.exists():
+    if not CLEAR.exists() or platform.libc_ver()[0] != "glibc":
         return None
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)

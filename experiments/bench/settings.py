@@ -254,7 +254,7 @@ class DecoderBench(LayersBench):
     Args:
         architecture: gpt2, or bert with a causal mask
         repeats: measurements per side, at least 5; the sides take turns
-        huge_pages: let glibc ask for huge pages, on both sides; false keeps the allocator settings of the environment
+        huge_pages: let glibc ask for huge pages, on all sides; false keeps the allocator settings of the environment
     """
 
     architecture: Literal["gpt2", "bert"] = "gpt2"

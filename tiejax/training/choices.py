@@ -5,7 +5,8 @@ from typing import Literal
 # adamw: decoupled weight decay. adam: decay added to the gradient. Their equations are in `optimizer.py`.
 OptimizerName = Literal["adamw", "adam"]
 
-# cosine: oscillates between the largest and the smallest rate, without end. constant: the largest rate.
+# cosine: oscillates between the largest and the smallest rate, without end (in layer tying: falls to 0 over the run). constant:
+# the largest rate.
 ScheduleName = Literal["cosine", "constant"]
 
 # How products of float32 are computed. highest: in float32. high: in tensorfloat32, or as three products of bfloat16.

@@ -42,6 +42,11 @@ def test_every_claim_of_the_present_rules_has_a_row():
     assert "## exor_main\n\n    python x.py\n" in page
 
 
+def test_commits_that_resumed_a_run_are_shown_with_their_changes():
+    resumed = RUN | {"later_commits": ["0123456789+", "abcdefghij"], "claims": [CLAIM], "format": 2}
+    assert "| `0123456`, `0123456+`, `abcdefg` |" in evidence.page({"exor_main.json": resumed}, [])
+
+
 def test_a_claim_that_few_seeds_cannot_decide_says_so():
     few = UNDECIDED | {"note": "2 seeds cannot decide this claim"}
     page = evidence.page({"exor_main.json": RUN | {"format": 2, "claims": [few]}}, [])

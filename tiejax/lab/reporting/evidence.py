@@ -111,7 +111,12 @@ def _row(file: str, entry: Entry, row: Mapping[str, Any]) -> list[str]:
         _verdict(row),
         f"[figure](../{entry['figure']})" if entry.get("figure") else "-",
         f"[command](#{file.removesuffix('.json')})",
-        ", ".join(f"`{commit[:7]}`" for commit in (entry["commit"], *entry.get("later_commits", [])) if commit) or "-",
+        ", ".join(
+            f"`{commit[:7]}{'+' * commit.endswith('+')}`"
+            for commit in (entry["commit"], *entry.get("later_commits", []))
+            if commit
+        )
+        or "-",
     ]
 
 

@@ -47,6 +47,7 @@ CONTENTS = (
     "finished",
     "states",
     "models",
+    "initial_weights",
     *OWN_FOLDERS,
     CONFIG,
     KIND,

@@ -61,7 +61,7 @@ def test_each_method_has_its_claims():
     }  # fmt: skip
     statement = {claim.id: claim.statement for claim in every}["static/sequence"]
     assert statement == (
-        "The agent, with 3.0 distinct layers and 125.0 % of the bytes, is better than the fixed map sequence, with 3.0 "
+        "The agent, with 3.0 distinct layers and 125.0 % of the bytes of sequence, is better than this fixed map, with 3.0 "
         "distinct layers."
     )
     assert {claim.id for claim in every if claim.family == "registered"} == {
@@ -98,25 +98,28 @@ def test_claims_that_variants_register():
 
 
 def test_methods_are_compared_with_a_narrower_model_of_as_many_bytes():
-    losses = {
-        "untied": (4.0, 200.0),
-        "cycle": (4.2, 101.0),
-        "narrow": (4.1, 100.0),
-        "all-one": (4.5, 50.0),
-        "agent": (4.5, 100.0),
-    }
+    """Not those of other sizes, agents or maps of agents, nor a pair that is registered or listed the other way round."""
+    losses = {"untied": (4.0, 200.0), "cycle": (4.2, 101.0), "narrow": (4.1, 100.0), "all-one": (4.5, 50.0)}
+    losses |= dict.fromkeys(("agent", "found-map", "better", "other"), losses["narrow"])
     rows = [
         {"method": name, "test_loss": [loss] * 3, "equal_time_loss": [loss] * 3, "distinct_in_training": [1.0],
          "replicated": [0.5] * 3,
          "bytes": {"parameter_bytes": {"seeds": [size] * 3}, "stored_bytes": {"seeds": [size] * 3, "largest": [size] * 3}}}
         for name, (loss, size) in losses.items()
     ]  # fmt: skip
-    found = {claim.id: claim for claim in claims.claims(rows, {"narrow": Variant("untied", width=8)})}
-    assert {name for name in found if name.startswith("from-narrow/")} == {"from-narrow/cycle"}
+    variants = {
+        "narrow": Variant("untied", width=8),
+        "other": Variant("cycle", width=12),
+        "better": Variant("cycle", better_than="narrow"),
+    }
+    found = {claim.id: claim for claim in claims.claims(rows, variants, ["narrow", "other"])}
+    assert {name for name in found if name.startswith(("from-narrow/", "from-other/"))} == {
+        "from-narrow/cycle", "from-narrow/other", "from-other/cycle", "from-other/better",
+    }  # fmt: skip
     claim = found["from-narrow/cycle"]
     np.testing.assert_allclose(claim.differences, 0.1)
     assert (claim.family, claim.sign) == ("exploratory", -1)
-    assert claim.statement == "cycle has a lower loss than narrow, with 101.0 % of its bytes."
+    assert claim.statement == "cycle has a lower loss than narrow, with 101.0 % of the bytes of narrow."
 
 
 def test_the_first_look_can_decide_every_claim_of_the_published_configuration():

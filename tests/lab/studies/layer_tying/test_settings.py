@@ -113,19 +113,25 @@ def test_classes_that_share_a_learning_rate():
         "loop": {"map": [0] * 12},
         "scaled": {"map": "all-one", "residual_scale": "1/N"},
         "root": {"map": "all-one", "residual_scale": "1/sqrt(N)"},
+        "continued": {"map": "cycle", "lora_rank": 2, "initial_weights": "a.safetensors"},
+        "as-wide": {"map": "all-one", "width": 64},
     }
     settings = Settings(width=64, learning_rate=3e-3, variants=variants, maps={"my-loop": [0] * 12}).resolved()
     classes = {name: settings.class_of(name) for name in settings.names}
     assert classes == {
-        "agent": "agent", "random-agent": "random-agent", "untied": "untied", "narrow": "resized", "all-one": "looped",
+        "agent": "agent", "random-agent": "random-agent", "untied": "untied", "narrow": "variant narrow", "all-one": "looped",
         "loop": "looped", "my-loop": "looped", "low-rank": "adapted", "scaled": "scaled 1/N", "root": "scaled 1/sqrt(N)",
+        "continued": "variant continued", "as-wide": "looped",
         **dict.fromkeys(("sequence", "cycle", "cycle-reversed", "sandwich", "reversed-halves", "random-map", "found-map"),
                         "shared"),
     }  # fmt: skip
     assert settings.classes == {
         "untied": "untied", "shared": "sequence", "looped": "all-one", "adapted": "low-rank", "scaled 1/N": "scaled",
-        "scaled 1/sqrt(N)": "root", "resized": "narrow", "agent": "agent", "random-agent": "random-agent",
+        "scaled 1/sqrt(N)": "root", "variant narrow": "narrow",
+        "variant continued": "continued", "agent": "agent", "random-agent": "random-agent",
     }  # fmt: skip
+    assert list(settings.classes)[-2:] == ["agent", "random-agent"]
+    assert settings.resized == ["narrow"]
     assert settings.form("narrow") == (32, 128, 0, 0.0)
     assert settings.form("scaled") == (64, 256, 0, -1.0)
     assert settings.form("root").residual_scale == -0.5

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.studies.layer_tying.settings import AGENTS, NOT_STATIC
+from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, AGENTS, NOT_STATIC
 from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.statistics.claims import Claim, Family, Goal
 
@@ -21,15 +21,16 @@ EQUAL_BYTES = 0.02  # the largest relative difference of bytes that count as equ
 Rows = Mapping[str, Mapping[str, Any]]  # rows of `summary.summarise` by method
 
 
-def claims(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, Variant]) -> list[Claim]:
+def claims(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, Variant], resized: Sequence[str] = ()) -> list[Claim]:
     """Return the claims that apply to the methods of a run.
 
-    rows: the output of `summary.summarise`. variants: those of the settings, by name. The registered claims of the published
-    configuration are few enough that its first look, at ten seeds, can decide each of them.
+    rows: the output of `summary.summarise`. variants: those of the settings, by name. resized: those of another width.
+
+    The registered claims of the published configuration are few enough that its first look, at ten seeds, can decide each.
     """
     by_method = {row["method"]: row for row in rows}
     every = [*_of_agents(by_method, variants), *_of_variants(by_method, variants), *_against_untied(by_method)]
-    every += _against_width(by_method, variants)
+    every += _against_width(by_method, variants, resized)
     return [claim for claim in every if claim is not None]
 
 
@@ -86,8 +87,8 @@ def _of_agents(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None
                 f"static/{name}",
                 "agent",
                 name,
-                f"The agent, with {_size(rows, 'agent')} and {_bytes(rows, 'agent', name)} of the bytes, is better than the "
-                f"fixed map {name}, with {_size(rows, name)}.",
+                f"The agent, with {_size(rows, 'agent')} and {_bytes(rows, 'agent', name)} of the bytes of {name}, is "
+                f"better than this fixed map, with {_size(rows, name)}.",
                 "registered" if name == CHOSEN_MAP else "exploratory",
             )
             for name in rows
@@ -119,20 +120,25 @@ def _against_untied(rows: Rows) -> list[Claim | None]:
     ]
 
 
-def _against_width(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None]:
-    """Return, for description, the losses of methods less that of a variant of another width that has as many bytes."""
+def _against_width(rows: Rows, variants: Mapping[str, Variant], resized: Sequence[str]) -> list[Claim | None]:
+    """Return, for description, the losses of fixed maps less that of a variant of another width that has as many bytes."""
+    registered = {
+        (name, other) for name, variant in variants.items() for other in (variant.better_than, variant.not_worse_than)
+    }
     return [
         _less(
             rows,
             f"from-{other}/{name}",
             (name, other),
-            f"{name} has a lower loss than {other}, with {_bytes(rows, name, other)} of its bytes.",
+            f"{name} has a lower loss than {other}, with {_bytes(rows, name, other)} of the bytes of {other}.",
             family="exploratory",
         )
-        for other, variant in variants.items()
-        if variant.width is not None and other in rows
+        for place, other in enumerate(resized)
+        if other in rows
         for name in rows
-        if name not in (other, *AGENTS) and abs(_bytes_ratio(rows, name, other) - 1) < EQUAL_BYTES
+        if name not in (*AGENTS, *AFTER_AGENT, *resized[: place + 1])
+        and not {(name, other), (other, name)} & registered
+        and abs(_bytes_ratio(rows, name, other) - 1) < EQUAL_BYTES
     ]
 
 
@@ -205,7 +211,7 @@ def _memory(rows: Rows, part: str, words: str, kind: str, family: Family = "regi
     return Claim(
         f"memory/{part}",
         f"With the agent's ties, parameters, gradients and optimizer state take less memory ({words}).",
-        f"the mean ln of the ratio of bytes ({words}), agent / untied",
+        f"the mean ln of the ratio of bytes ({words}; without the agent's network), agent / untied",
         np.log(agent / untied),
         -1,
         family=family,

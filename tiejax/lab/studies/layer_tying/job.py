@@ -36,7 +36,7 @@ class Job(NamedTuple):
     """One model to train.
 
     agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. rate: largest learning rate
-    (default: that of the settings). start: the first parameters, on the host with a slot for every layer (default: random
+    (default: that of the settings). params: the first parameters, on the host with a slot for every layer (default: random
     ones).
     """
 
@@ -45,7 +45,7 @@ class Job(NamedTuple):
     agent: Literal["learner", "random"] | None
     owner: tying.Owner | None
     rate: float | None = None
-    start: PyTree = None
+    params: PyTree = None
 
 
 class Data(NamedTuple):
@@ -144,8 +144,8 @@ def first_state(layered: Layered, settings: Settings, job: Job) -> SavedState:
     if job.owner is not None:
         ties = tying.LayerTies(job.owner, np.isin(np.arange(settings.layers), job.owner), job.owner)
     state = layered.to_host(layered.start(root, ties.owner), ties.owner)
-    if job.start is not None:
-        state = state._replace(params=job.start)
+    if job.params is not None:
+        state = state._replace(params=job.params)
     learner = None if job.agent is None else jax.device_get(q_learning.start(stream(root, "agent"), settings.layers))
     zero = np.asarray(np.int64(0))
     return SavedState(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))
@@ -202,6 +202,7 @@ class _Model:
         """Compile the agent, step and loss, and validate a new model before its first step."""
         if self.agent is not None:
             self.agent.compile(self.ties.observation)
+        _ = self.rates  # computed before the clock starts
         if self.step == 0:
             root = jax.random.key(self.job.seed)
             self.layered.compile_for(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)

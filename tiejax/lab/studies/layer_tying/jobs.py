@@ -21,11 +21,11 @@ from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.trackers import Tracker
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import files
+from tiejax.lab.studies.layer_tying.initial_weights import params_at_start
 from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
 from tiejax.lab.studies.layer_tying.model import build
 from tiejax.lab.studies.layer_tying.records import Records, points_of
 from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form, Settings
-from tiejax.lab.studies.layer_tying.start import params_at_start
 from tiejax.lab.studies.layer_tying.text import Text, build_data
 from tiejax.models import TABLE_PATHS
 from tiejax.training.layered import Layered
@@ -171,8 +171,8 @@ class Jobs:
         """Train a model, resuming from its last checkpoint if the run is resumed, and write its files unless it was stopped."""
         settings = self._settings
         rate = self.rates.get(settings.class_of(model.method)) if model.rate is None else model.rate
-        start = params_at_start(settings, self._directory, model.method)
-        job = job_of(settings, model.method, model.seed, self._agent_of(model))._replace(rate=rate, start=start)
+        params = params_at_start(settings, self._directory, model.method)
+        job = job_of(settings, model.method, model.seed, self._agent_of(model))._replace(rate=rate, params=params)
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)

@@ -169,6 +169,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     if results["agents"]:
         number = agent_parameters(len(results["methods"][0]["final_owner"][0]))
         notes.append(
-            f"The bytes of agents are without their networks, {number:,} parameters each, which have gradients and moments too."
+            f"The bytes of agents are without their networks, {number:,} parameters each, and without the gradients and "
+            "moments of the network of the agent that learns."
         )
     return notes

@@ -31,11 +31,9 @@ METHODS = (*AGENTS, *MAPS, *AFTER_AGENT)
 BY_DEFAULT = [name for name in METHODS if name != "middle-cycle"]  # the same as sandwich with three distinct layers
 NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed map
 # Methods of a class share a learning rate: without ties; fixed and random maps; maps with one distinct layer; those with a
-# low-rank adaptation; those with each residual scale; those of another width; those that start from given weights; each agent.
-CLASSES = (
-    "untied", "shared", "looped", "adapted", *(f"scaled {scale}" for scale in SCALES if SCALES[scale]), "resized", "started",
-    *AGENTS,
-)  # fmt: skip
+# low-rank adaptation; those with each residual scale. Each agent, and each variant of another width or with initial weights, is
+# a class of its own.
+CLASSES = ("untied", "shared", "looped", "adapted", *(f"scaled {scale}" for scale in SCALES if SCALES[scale]))
 TUNING_SEED = 1000  # the first seed that chooses learning rates
 
 
@@ -84,10 +82,10 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         variants: user-defined methods by name: a map (the name of a fixed map, or a list as in --maps) with any of distinct (as
             --distinct), lora_rank (rank of a low-rank adaptation that each layer adds to the weights it shares), residual_scale
             (none, 1/N or 1/sqrt(N): factor of the updates of the residual stream, where N layers share the same weights), width
-            (the feed-forward width changes in proportion) and start (a file of weights from which every seed starts instead of
-            random ones: one in models/ of a run, or one that tiejax share wrote, with the same map, rank and width), such as
-            {relaxed: {map: cycle, distinct: 3, lora_rank: 4}}. better_than and not_worse_than name methods with which
-            registered claims compare its test loss
+            (the feed-forward width changes in proportion) and initial_weights (a file of weights from which every seed starts
+            instead of random ones: one in models/ of a run, or one that tiejax share wrote, of a model with the same settings,
+            map, rank and tokenizer), such as {relaxed: {map: cycle, distinct: 3, lora_rank: 4}}. better_than and not_worse_than
+            name methods with which registered claims compare its test loss
         distinct: number of distinct layers in sequence, cycle, cycle-reversed and middle-cycle, and in random-map without an
             agent (default: a quarter of the layers)
         steps: training steps of every method (default: 2,000 unless --episodes is given)
@@ -116,13 +114,13 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         storage: store the distinct layers only (compact), or all layers (full; a single compiled program for all ties)
         batch_size: blocks per step
         learning_rate: learning rate of AdamW; with a warm-up or a schedule, the largest one
-        schedule: constant, or cosine (the learning rate falls to 0 at the last step)
+        schedule: constant, or cosine (the learning rate falls towards 0, which it would reach one step after the last)
         warm_up: number of first steps, over which the learning rate rises from 0
         rates: learning rates to choose from, in ascending order, instead of --learning_rate. Classes of methods choose
-            separately; a method is in the first class that applies: agent, random-agent, started from given weights, with
-            low-rank adaptations, with each residual scale, of another width, without ties, with one distinct layer, with shared
-            layers. The first method of a class chooses the rate with the lowest mean validation loss. While that is the first
-            or the last, half or twice of it is tried as well, at most three times
+            separately: agent, random-agent, each variant with initial weights or another width, and, of the other methods,
+            those with low-rank adaptations, with each residual scale, without ties, with one distinct layer, with shared layers
+            (the first that applies). The first method of a class chooses the rate with the lowest mean validation loss. While
+            that is the first or the last, half or twice of it is tried as well, at most three times
         rate_seeds: number of seeds that choose among --rates, 1000, 1001, ...; they are not among the reported ones
         clip: maximum global norm of the gradient
         validate_every: steps between validations
@@ -259,6 +257,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         """The variants, by name."""
         return {name: Variant(**fields) for name, fields in (self.variants or {}).items()}
 
+    @property
+    def resized(self) -> list[str]:
+        """The variants of another width."""
+        return [name for name in self.variants or {} if self.form(name).width != self.width]
+
     def variant(self, method: str) -> Variant | None:
         """Return the variant of this name, None for other methods."""
         return self.variants_by_name.get(method)
@@ -274,14 +277,12 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         variant = self.variant(method)
         if method in AGENTS:
             return method
-        if variant is not None and variant.start is not None:
-            return "started"
+        if variant is not None and (variant.initial_weights is not None or self.form(method).width != self.width):
+            return f"variant {method}"
         if variant is not None and variant.lora_rank:
             return "adapted"
         if variant is not None and SCALES[variant.residual_scale]:
             return f"scaled {variant.residual_scale}"
-        if self.form(method).width != self.width:
-            return "resized"
         owner = self.fixed_map(method)
         distinct = None if owner is None else len(set(owner.tolist()))
         return "untied" if distinct == self.layers else "looped" if distinct == 1 else "shared"
@@ -306,7 +307,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         first: dict[str, str] = {}
         for method in self.names:  # the methods that need an agent come last
             first.setdefault(self.class_of(method), "random-map" if method in AFTER_AGENT else method)
-        return {name: first[name] for name in CLASSES if name in first}
+        return dict(sorted(first.items(), key=lambda item: _place(item[0])))
 
     @property
     def agents(self) -> list[str]:
@@ -319,6 +320,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         at_once = [name for name in self.methods if name not in AFTER_AGENT]
         waiting = [name for name in self.methods if name in AFTER_AGENT]
         return [*sorted(at_once, key=lambda name: name not in AGENTS), *(self.maps or {}), *(self.variants or {}), *waiting]
+
+
+def _place(name: str) -> int:
+    """Return the place of a class of methods in the order in which rates are tried: agents, which take longest, come last."""
+    return CLASSES.index(name) if name in CLASSES else len(CLASSES) + (name in AGENTS)
 
 
 def _prepare(settings: Any, console: Any, resume: bool) -> Any:

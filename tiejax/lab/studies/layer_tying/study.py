@@ -1,7 +1,7 @@
 """Dynamic layer tying: layers tied by an agent during training (Hay and Wolf, ICLR 2024), compared with fixed maps."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,11 +21,11 @@ from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.lab.studies.layer_tying.generation import generated
+from tiejax.lab.studies.layer_tying.initial_weights import keep_initial, read_initial
 from tiejax.lab.studies.layer_tying.jobs import Jobs, ModelName, best_loss
 from tiejax.lab.studies.layer_tying.model import facts_of_model
 from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
-from tiejax.lab.studies.layer_tying.start import check_starts, keep_starts
 from tiejax.lab.studies.layer_tying.summary import Metrics
 from tiejax.lab.studies.layer_tying.text import Text
 from tiejax.lab.studies.layer_tying.text import prepare as prepare_text
@@ -42,31 +42,36 @@ class Trained(NamedTuple):
     runs: Metrics
 
 
-def prepare(settings: Settings, console: Console, resume: bool) -> Text:
-    """Prepare the text of a run, and check the weights from which its variants start; raises BadInput."""
-    prepared = prepare_text(settings, console, resume)
-    if not resume:  # the run has copies
-        check_starts(settings, prepared.streams.vocabulary)
-    return prepared
+class Prepared(NamedTuple):
+    """What a run needs: its text, and the weights from which variants start, by name, unless the run may have copies."""
+
+    text: Text
+    weights: Mapping[str, bytes]
+
+
+def prepare(settings: Settings, console: Console, resume: bool) -> Prepared:
+    """Prepare the text of a run, and read the weights from which its variants start; raises BadInput."""
+    text = prepare_text(settings, console, resume)
+    return Prepared(text, {} if resume else read_initial(settings, text.streams.vocabulary))
 
 
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
     assert directory is not None
-    prepared: Text = launched.prepared
-    streams = prepared.streams
+    prepared: Prepared = launched.prepared
+    text, streams = prepared.text, prepared.text.streams
     tokenizer_file = streams.tokenizer_file.read_bytes()
     data = keep_text(directory, streams.facts | {"fingerprint": streams.fingerprint}, tokenizer_file)
-    keep_starts(settings, directory, streams.vocabulary)
+    keep_initial(settings, directory, streams.vocabulary, prepared.weights)
     stop, facts = begin(launched, console)
     model = facts_of_model(settings, streams.vocabulary)
-    announce(settings, prepared, model["parameters_untied"], console)
+    announce(settings, text, model["parameters_untied"], console)
 
-    jobs = Jobs(settings, prepared, directory, launched.switches["resume"], console, launched.tracker)
+    jobs = Jobs(settings, text, directory, launched.switches["resume"], console, launched.tracker)
     try:
         with console:
-            tried, findings, runs = train_all(launched, jobs, prepared, stop, console)
+            tried, findings, runs = train_all(launched, jobs, text, stop, console)
     except Stopped:
         console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; continue with the same command and --resume")
         return 130
@@ -86,7 +91,7 @@ def run(launched: Launched, console: Console) -> int:
     )
     if settings.objective == "causal":
         decode = functools.partial(tokenizers.Tokenizer.from_buffer(tokenizer_file).decode, skip_special_tokens=False)
-        validation = prepared.blocks["validation"]
+        validation = text.blocks["validation"]
         results["generated"] = generated(settings, directory, validation, streams.vocabulary, decode, console.warn)
     finish(directory, settings, results, facts, figures.plot_all(runs, findings), page.page, console, launched.tracker)
     return 0
@@ -109,7 +114,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, stop: Callable[[], boo
         records = {(name.method, name.seed): jobs.records[name] for name in models_of(trained, trained.seed_list)}
         metrics, sizes = metrics_of(trained, records), sizes_of(trained, records)
         directory.write_metrics(metrics)
-        findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks)
+        findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks, settings.resized)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
             return Trained(tried, {"sizes": sizes, **findings, **facts_of(looks, parts)}, runs)
 

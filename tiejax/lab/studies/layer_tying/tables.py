@@ -28,6 +28,10 @@ BYTES = {
 }
 
 LAST_PART = 4  # the last quarter of the episodes
+AGENTS_TITLE = (
+    "Agents: means over the last quarter of the episodes (error / |reward|: 100 % for untrained values Q, 0 for values that "
+    "solve their equation)"
+)
 
 Row = Mapping[str, Any]  # a method, as in `summary.summarise`
 Table = tuple[list[str], list[list[str]]]  # columns and rows
@@ -43,7 +47,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
         "Methods: perplexity, mean [95 % interval] over seeds": perplexities(rows),
         "Methods: layers at the best step and in training, time": layers(rows),
         "Methods: memory (MiB), means over training, then maxima": memory(rows),
-        **({"Agents: means over the last quarter of the episodes": agents(results["agents"])} if results["agents"] else {}),
+        **({AGENTS_TITLE: agents(results["agents"])} if results["agents"] else {}),
         **({f"Learning rates, chosen on seeds {tuned} only": rates_table(results["tuning"])} if tuned else {}),
         "Every seed": by_seed(rows, seeds),
         "Sizes: memory of training (MiB), by number of distinct layers": sizes(results["sizes"]),

@@ -23,7 +23,7 @@ class Variant(NamedTuple):
         lora_rank: rank of the low-rank adaptation of each layer.
         residual_scale: a key of `SCALES`.
         width: width of the model (default: that of the run); the feed-forward width changes in proportion.
-        start: file of the weights from which training starts, with this map, rank and width (default: random weights).
+        initial_weights: file of the weights from which training starts (default: random weights).
         better_than, not_worse_than: methods with which registered claims compare it.
     """
 
@@ -32,7 +32,7 @@ class Variant(NamedTuple):
     lora_rank: int = 0
     residual_scale: str = "none"
     width: int | None = None
-    start: str | None = None
+    initial_weights: str | None = None
     better_than: str | None = None
     not_worse_than: str | None = None
 
@@ -57,6 +57,7 @@ def check_variants(given: Mapping[str, Any], names: Sequence[str], layers: int, 
 
 
 def _checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
+    """Return a variant; raises BadInput, which names the field."""
 
     def refuse(problem: str) -> BadInput:
         return BadInput(f"--variants: {cut(name)}: {problem}")
@@ -85,6 +86,7 @@ def _checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
         raise refuse(f"residual_scale: expected one of {', '.join(SCALES)}, got {cut(variant.residual_scale)}")
     if variant.width is not None and variant.width % heads:
         raise refuse(f"width: expected a multiple of --heads {heads}, got {variant.width}")
-    if variant.start is not None and (not isinstance(variant.start, str) or not variant.start):
-        raise refuse(f"start: expected the path of a file of weights, got {cut(variant.start)!r}")
+    file = variant.initial_weights
+    if file is not None and (not isinstance(file, str) or not file):
+        raise refuse(f"initial_weights: expected the path of a file of weights, got {cut(file)!r}")
     return variant

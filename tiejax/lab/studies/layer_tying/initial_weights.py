@@ -1,4 +1,4 @@
-"""The weights from which variants with `start` are trained, instead of random values."""
+"""The weights from which variants with `initial_weights` are trained, instead of random values."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,53 +10,52 @@ import numpy as np
 import safetensors
 
 from tiejax import models, tying
+from tiejax.lab.runs import manifest
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying.files import read_weights
 from tiejax.lab.studies.layer_tying.model import STACK, build_model, initial
 from tiejax.lab.studies.layer_tying.settings import Settings
-from tiejax.system.files import read_bytes
+from tiejax.system.files import check_file, read_bytes
 from tiejax.system.visible import cut
 from tiejax.training.stack import stack_of, with_stack
 
-FOLDER = "start"  # of the copies in the run directory
+FOLDER = "initial_weights"  # of the copies in the run directory
 
 
-def start_file(method: str) -> str:
+def copy_of(method: str) -> str:
     """Return the path in the run directory of the weights from which a variant starts."""
     return f"{FOLDER}/{method}.safetensors"
 
 
-def started(settings: Settings) -> dict[str, Path]:
-    """Return the files that `start` names, by variant."""
-    return {
-        name: Path(variant.start).expanduser()
-        for name, variant in settings.variants_by_name.items()
-        if variant.start is not None
-    }
+def read_initial(settings: Settings, vocabulary: int) -> dict[str, bytes]:
+    """Return the content of the files that `initial_weights` names, by variant.
+
+    Raises BadInput, naming the variant and the file, for weights that do not fit the model of their variant.
+    """
+    return {method: _checked(settings, method, path, vocabulary) for method, path in _named(settings).items()}
 
 
-def check_starts(settings: Settings, vocabulary: int) -> None:
-    """Raise BadInput, naming the variant and the file, for weights that do not fit the model of their variant."""
-    for method, path in started(settings).items():
-        _check(settings, method, path, vocabulary)
+def keep_initial(settings: Settings, directory: RunDirectory, vocabulary: int, contents: Mapping[str, bytes]) -> None:
+    """Copy the weights into the run directory unless it has them, so that all models of a run start from the same ones.
 
-
-def keep_starts(settings: Settings, directory: RunDirectory, vocabulary: int) -> None:
-    """Copy the files of `start` into the run directory, unless it has them: all models of a run start from the same weights."""
-    for method, path in started(settings).items():
-        if not directory.holds(start_file(method)):
-            _check(settings, method, path, vocabulary)
-            directory.keep(start_file(method), read_bytes(path))
+    contents: those of `read_initial`; files that are not among them are read if the run has no copy. Raises BadInput if a copy
+    is damaged, or was lost and the file has changed since.
+    """
+    for method, path in _named(settings).items():
+        name, content = copy_of(method), contents.get(method, b"")
+        if not content and not directory.holds(name):
+            content = _checked(settings, method, path, vocabulary)
+            if directory.manifest.files.get(name) not in (None, manifest.digest_of_bytes(content)):
+                raise BadInput(f"--resume: {cut(path, 200)} has changed since the run was started; restore the original file")
+        directory.keep(name, content)
 
 
 def params_at_start(settings: Settings, directory: RunDirectory, method: str) -> Any:
     """Return the parameters from which a variant starts, on the host with a slot for every layer; None for other methods."""
-    if method not in started(settings):
+    if method not in _named(settings):
         return None
-    if not directory.intact(start_file(method)):
-        raise BadInput(f"--resume: {directory.path / start_file(method)} is damaged or missing; restore it, or start a new run")
-    params, _ = read_weights(directory.path / start_file(method))
+    params, _ = read_weights(directory.path / copy_of(method))
     owner = settings.fixed_map(method)
     assert owner is not None
     of_layers = tying.expansion_slots(owner)
@@ -65,19 +64,28 @@ def params_at_start(settings: Settings, directory: RunDirectory, method: str) ->
     return jax.tree.map(lambda leaf: np.asarray(leaf, settings.dtype), stored)
 
 
-def _check(settings: Settings, method: str, path: Path, vocabulary: int) -> None:
-    """Raise BadInput unless a file has the map and the shapes of a variant's model."""
+def _named(settings: Settings) -> dict[str, Path]:
+    """Return the files that `initial_weights` names, by variant."""
+    files = {name: variant.initial_weights for name, variant in settings.variants_by_name.items()}
+    return {name: Path(file) for name, file in files.items() if file is not None}
+
+
+def _checked(settings: Settings, method: str, path: Path, vocabulary: int) -> bytes:
+    """Return the content of a file; raises BadInput unless it has the map and the shapes of a variant's model."""
 
     def refuse(problem: str) -> BadInput:
-        return BadInput(f"--variants: {method}: start: {cut(path, 200)}: {problem}")
+        return BadInput(f"--variants: {method}: initial_weights: {cut(path, 200)}: {problem}")
 
     owner = settings.fixed_map(method)
     assert owner is not None
     try:
+        path = path.expanduser()
+        check_file(path)
+        content = read_bytes(path)
         params, reads = read_weights(path)
     except OSError as error:
-        raise refuse(error.strerror or str(error)) from None
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError):
+        raise refuse(error.strerror or "cannot be read") from None
+    except (ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError):
         raise refuse("is not a model of layer tying; expected a file in models/ of a run, or one of tiejax share") from None
     expected_reads = tying.slots(owner, "compact")
     if reads.tolist() != expected_reads.tolist():
@@ -92,6 +100,7 @@ def _check(settings: Settings, method: str, path: Path, vocabulary: int) -> None
     if different := [name for name in sorted(expected) if found[name] != expected[name]]:
         name = different[0]
         raise refuse(f"{name} has the shape {found[name]}, that of the variant's model {expected[name]}")
+    return content
 
 
 def _shapes(params: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

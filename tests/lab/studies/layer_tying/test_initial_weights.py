@@ -53,8 +53,8 @@ def variants(files, untied):
     """Return three variants; files: the folder with the converted models."""
     model, full, means = untied / "models" / "untied-seed0.safetensors", files / "full.safetensors", files / "means.safetensors"
     return (
-        f"{{on: {{map: untied, start: '{model}'}}, full: {{map: [0,0,2], lora_rank: 8, start: '{full}'}}, "
-        f"means: {{map: [0,0,2], start: '{means}', not_worse_than: on}}}}"
+        f"{{on: {{map: untied, initial_weights: '{model}'}}, full: {{map: [0,0,2], lora_rank: 8, initial_weights: '{full}'}}, "
+        f"means: {{map: [0,0,2], initial_weights: '{means}', not_worse_than: on}}}}"
     )
 
 
@@ -89,6 +89,7 @@ def test_killed_run_resumes_without_the_file(data, untied, tmp_path):
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    assert not (tmp_path / "killed" / "results.json").exists()
     shutil.rmtree(copies)
     assert subprocess.run([*command, "--quiet", "--resume"], env=os.environ).returncode == 0
     whole, killed = metrics(tmp_path / "whole"), metrics(tmp_path / "killed")
@@ -99,15 +100,15 @@ def test_killed_run_resumes_without_the_file(data, untied, tmp_path):
 @pytest.mark.parametrize(
     ("variant", "problem"),
     [
-        ("{map: untied, start: 'NONE'}", "start: NONE: No such file or directory"),
-        ("{map: untied, start: ''}", "start: expected the path of a file of weights, got ''"),
-        ("{map: untied, start: 'TEXT'}", "start: TEXT: is not a model of layer tying"),
-        ("{map: untied, start: 'OTHER'}", "start: OTHER: is not a model of layer tying"),
-        ("{map: [0,0,0], start: 'MEANS'}", "start: MEANS: its layers read the slots [0, 0, 1], those of the variant's map [0"),
-        ("{map: [0,0,2], lora_rank: 8, start: 'MEANS'}", "start: MEANS: has no encoder/lora/"),
-        ("{map: [0,0,2], start: 'FULL'}", "start: FULL: has encoder/lora/"),
-        ("{map: [0,0,2], lora_rank: 4, start: 'FULL'}", "has the shape (3, 8, 8), that of the variant's model (3, 8, 4)"),
-        ("{map: [0,0,2], width: 16, start: 'MEANS'}", "MEANS: embed/embedding has the shape"),
+        ("{map: untied, initial_weights: 'NONE'}", "initial_weights: NONE: No such file or directory"),
+        ("{map: untied, initial_weights: ''}", "initial_weights: expected the path of a file of weights, got ''"),
+        ("{map: untied, initial_weights: 'TEXT'}", "initial_weights: TEXT: is not a model of layer tying"),
+        ("{map: untied, initial_weights: 'OTHER'}", "initial_weights: OTHER: is not a model of layer tying"),
+        ("{map: [0,0,0], initial_weights: 'MEANS'}", "MEANS: its layers read the slots [0, 0, 1], those of the variant's map"),
+        ("{map: [0,0,2], lora_rank: 8, initial_weights: 'MEANS'}", "initial_weights: MEANS: has no encoder/lora/"),
+        ("{map: [0,0,2], initial_weights: 'FULL'}", "initial_weights: FULL: has encoder/lora/"),
+        ("{map: [0,0,2], lora_rank: 4, initial_weights: 'FULL'}", "has the shape (3, 8, 8), that of the variant's model (3,"),
+        ("{map: [0,0,2], width: 16, initial_weights: 'MEANS'}", "MEANS: embed/embedding has the shape"),
     ],
 )  # fmt: skip
 def test_files_that_do_not_fit_are_refused_before_the_run(data, untied, tmp_path, variant, problem):
@@ -122,6 +123,36 @@ def test_files_that_do_not_fit_are_refused_before_the_run(data, untied, tmp_path
     flags = "--steps", "12", "--methods", "[]", "--variants", f"{{mine: {variant}}}"
     with pytest.raises(BadInput) as error:
         train(data, tmp_path / "run", *flags)
-    assert str(error.value).startswith("--variants: mine: start: ")
+    assert str(error.value).startswith("--variants: mine: initial_weights: ")
     assert problem in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_overwriting_the_run_that_the_weights_come_from(data, untied, tmp_path):
+    run = shutil.copytree(untied, tmp_path / "run")
+    model = (run / "models" / "untied-seed0.safetensors").read_bytes()
+    flags = "--steps", "12", "--methods", "[]", "--variants"
+    variant = f"{{on: {{map: untied, initial_weights: '{run / 'models' / 'untied-seed0.safetensors'}'}}}}"
+    assert train(data, run, *flags, variant, "--overwrite") == 0
+    assert (run / "initial_weights" / "on.safetensors").read_bytes() == model
+
+
+def test_copies_that_are_lost_or_damaged(data, untied, tmp_path):
+    """A lost copy is written again from the original, and a changed original or a damaged copy is refused."""
+    original = shutil.copy(data / "means.safetensors", tmp_path / "original.safetensors")
+    flags = "--steps", "12", "--methods", "[]", "--variants", f"{{on: {{map: [0,0,2], initial_weights: '{original}'}}}}"
+    run = tmp_path / "run"
+    copy = run / "initial_weights" / "on.safetensors"
+    assert train(data, run, *flags) == 0
+    content = copy.read_bytes()
+    copy.unlink()
+    assert train(data, run, *flags, "--resume") == 0
+    assert copy.read_bytes() == content
+    copy.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(BadInput, match=r"on\.safetensors is damaged; remove it, and it is written again"):
+        train(data, run, *flags, "--resume")
+    copy.unlink()
+    original.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(BadInput, match=r"original\.safetensors has changed since the run was started"):
+        train(data, run, *flags, "--resume")
+    assert not copy.exists()
