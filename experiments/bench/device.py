@@ -35,10 +35,9 @@ def run(settings: DeviceBench, console: Console) -> None:
     With an accelerator and many cores, the CPU computes its parts at the same time. A part that fails does not end the others.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as with Ctrl-C, so that no process is left behind
-    cpu_only, together = (
-        devices_on_cpu(device_a_core=False),
-        has_accelerator() and len(allowed_cores()) > 2 * CORES_OF_ACCELERATOR,
-    )
+    cpu_only, cores = devices_on_cpu(device_a_core=False), allowed_cores()
+    together = has_accelerator() and len(cores) > 2 * CORES_OF_ACCELERATOR
+    of_accelerator = cores[:CORES_OF_ACCELERATOR] if together else cores
     for side in SIDES:
         for name in settings.parts:
             file_of(settings, name, side).unlink(missing_ok=True)
@@ -53,17 +52,12 @@ def run(settings: DeviceBench, console: Console) -> None:
         return process
 
     try:
-        beside = start(settings.parts, "cpu", cpu_only, allowed_cores()[CORES_OF_ACCELERATOR:]) if together else None
+        beside = start(settings.parts, "cpu", cpu_only, cores[CORES_OF_ACCELERATOR:]) if together else None
         for name in settings.parts:
-            wait(
-                start([name], "here", {}, allowed_cores()[:CORES_OF_ACCELERATOR] if together else allowed_cores()),
-                settings,
-                [name],
-                "here",
-            )
+            wait(start([name], "here", {}, of_accelerator), settings, [name], "here")
             console.say(line_of_rates(name, read(settings, name, "here")))
             write(settings, together)
-        wait(beside or start(settings.parts, "cpu", cpu_only, allowed_cores()), settings, settings.parts, "cpu")
+        wait(beside or start(settings.parts, "cpu", cpu_only, cores), settings, settings.parts, "cpu")
         for name in settings.parts:
             console.say(line_of_comparison(name, *(read(settings, name, side) for side in SIDES)))
     finally:

@@ -222,8 +222,12 @@ def warm_up_and_decay(maximum: float, warm_up: int, steps: int) -> optax.Schedul
     lr(t) = maximum t / warm_up for t <= warm_up, maximum (steps - t) / (steps - warm_up) after. Source: BERT (Devlin et al.,
     2019); also used for RemBERT (Chung et al., ICLR 2021, table 14), which names no other.
     """
-    rise, fall = optax.linear_schedule(0, maximum, warm_up), optax.linear_schedule(maximum, 0, steps - warm_up)
-    return optax.join_schedules([rise, fall], [warm_up]) if warm_up else fall
+    return warmed_up(maximum, warm_up, optax.linear_schedule(maximum, 0, steps - warm_up))
+
+
+def warmed_up(maximum: float, warm_up: int, rest: optax.Schedule) -> optax.Schedule:
+    """Return a schedule that rises linearly from 0 to `maximum` over `warm_up` steps, then follows `rest` from its start."""
+    return optax.join_schedules([optax.linear_schedule(0, maximum, warm_up), rest], [warm_up]) if warm_up else rest
 
 
 def make_schedule(kind: ScheduleName, maximum: int | float, minimum: int | float, half_period: int) -> optax.Schedule:

@@ -13,22 +13,19 @@ import yaml
 from directories import make_run
 from flax import traverse_util
 from processes import tree
-from stream_runs import corpus_folder, metrics, text_of
+from stream_runs import corpus_folder, metrics
+from trained_layers import train
 
 from tiejax.lab.commands import share as command
-from tiejax.lab.runs import environment, launch, manifest
+from tiejax.lab.runs import manifest
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import text
 from tiejax.lab.studies.layer_tying.files import read_weights
 from tiejax.lab.studies.layer_tying.model import build_model
-from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
+from tiejax.lab.studies.layer_tying.settings import Settings
 
 pytestmark = pytest.mark.slow
-SMALL = shlex.split("""
-  --vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --k 2 --validate_every 12 --validation_blocks 8
-  --test_blocks 10 --learning_rate .05
-""")
 METHODS = shlex.split("""
   --steps 24 --methods [untied,all-one]
   --variants '{low-rank: {map: [0,0,2], lora_rank: 2}, wide: {map: untied, width: 16, residual_scale: 1/N}}'
@@ -44,10 +41,7 @@ def data(tmp_path_factory):
 
 def trained(data, out, *flags):
     """Train a small run in this process; return its directory."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
-        assert launch.main(STUDY, [*text_of(data), *SMALL, *flags, "--out", str(out), "--quiet"]) == 0
+    assert train(data, out, *flags) == 0
     return out
 
 

@@ -7,6 +7,7 @@ from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.layer_tying import figures
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.lab.studies.layer_tying.tables import tables
+from tiejax.statistics.arms import select_seeds
 from tiejax.system.json_values import plain
 
 
@@ -51,13 +52,15 @@ def test_a_method_that_diverges_in_every_seed_counts_as_the_worst():
     assert figures.plot_all(runs, findings) == []
 
 
+def first_seed_repeated(seeds):
+    """Return the arrays of a run whose seeds are all equal."""
+    return select_seeds(run(), np.zeros(seeds, int), least_axes=2) | {"seeds": np.arange(seeds)}
+
+
 def test_verdicts_of_looks_stay():
     """At the first of two looks a difference that is the same in ten seeds is decided; later seeds contradict it."""
-    metrics, seeds = run(), 16
-    shared = ("methods", "validation_step", "agents", "action_episode", "action_layer", "epsilon")
-    many = {name: values if name in shared else np.repeat(values[:, :1], seeds, axis=1) for name, values in metrics.items()
-            if name != "seeds"}  # fmt: skip
-    many["seeds"] = np.arange(seeds)
+    seeds = 16
+    many = first_seed_repeated(seeds)
     many["test_loss"] = np.stack([np.full(seeds, 3.0), np.where(np.arange(seeds) < 10, 2.0, 9.0), np.full(seeds, 4.0)])
     findings, _ = analyse(many, SIZES, TOKENS_PER_WORD, {}, Looks([10, 16], [10, 16]))
     row = {row["id"]: row for row in findings["claims"]}["perplexity/agent"]
@@ -67,17 +70,15 @@ def test_verdicts_of_looks_stay():
 
 def test_a_diverged_model_of_the_first_look_does_not_depend_on_later_seeds():
     """untied diverges in seed 3 and counts as the worst of the look's models; only seed 12 has a model with loss 9."""
-    metrics, seeds = run(), 16
-    shared = ("methods", "validation_step", "agents", "action_episode", "action_layer", "epsilon")
-    many = {name: values if name in shared else np.repeat(values[:, :1], seeds, axis=1) for name, values in metrics.items()
-            if name != "seeds"}  # fmt: skip
+    seeds = 16
+    many = first_seed_repeated(seeds)
     many["test_loss"] = np.stack([np.full(seeds, 3.0), np.full(seeds, 2.0), np.full(seeds, 4.0)])
     many["test_loss"][2, 12] = 9.0
     many["train_loss"][0, 3] = many["test_loss"][0, 3] = np.nan
 
     def row_of(done):
-        first = {name: values if name in shared else values[:, : done[-1]] for name, values in many.items()}
-        findings, _ = analyse(first | {"seeds": np.arange(done[-1])}, SIZES, TOKENS_PER_WORD, {}, Looks([10, 16], done))
+        first = select_seeds(many, slice(done[-1]), least_axes=2)
+        findings, _ = analyse(first, SIZES, TOKENS_PER_WORD, {}, Looks([10, 16], done))
         return {row["id"]: row for row in findings["claims"]}["perplexity/agent"]
 
     at_ten, at_sixteen = row_of([10]), row_of([10, 16])

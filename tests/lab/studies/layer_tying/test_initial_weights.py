@@ -1,7 +1,6 @@
 """Variants that start from given weights: the loss of these weights at step 0, a killed run, and refused files."""
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -13,30 +12,17 @@ import pytest
 import safetensors.numpy
 from processes import EXPERIMENTS
 from stream_runs import corpus_folder, metrics, text_of
+from trained_layers import SMALL, train
 
 from tiejax.lab.commands import share
-from tiejax.lab.runs import environment, launch
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.layer_tying.settings import STUDY
 
 pytestmark = pytest.mark.slow
-SMALL = shlex.split("""
-  --vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --k 2 --validate_every 12 --validation_blocks 8
-  --test_blocks 10 --learning_rate .05
-""")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return corpus_folder(tmp_path_factory)
-
-
-def train(data, out, *flags):
-    """Train a small run in this process; return its exit status."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
-        return launch.main(STUDY, [*text_of(data), *SMALL, *flags, "--out", str(out), "--quiet"])
 
 
 @pytest.fixture(scope="module")

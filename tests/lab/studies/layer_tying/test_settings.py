@@ -131,7 +131,7 @@ def test_classes_that_share_a_learning_rate():
         "variant continued": "continued", "agent": "agent", "random-agent": "random-agent",
     }  # fmt: skip
     assert list(settings.classes)[-2:] == ["agent", "random-agent"]
-    assert settings.resized == ["narrow"]
+    assert [name for name, variant in settings.variants_by_name.items() if variant.width is not None] == ["narrow"]
     assert settings.form("narrow") == (32, 128, 0, 0.0)
     assert settings.form("scaled") == (64, 256, 0, -1.0)
     assert settings.form("root").residual_scale == -0.5

@@ -1,6 +1,6 @@
 """The analysis of a layer-tying run: finite seeds, methods, claims, and agents over episodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,11 @@ def analyse(
     tokens_per_word: Mapping[str, float],
     variants: Mapping[str, Variant] | None = None,
     looks: Looks | None = None,
-    resized: Sequence[str] = (),
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite models only.
 
     metrics: the arrays of metrics.npz. sizes: by method and number of distinct layers, for all in `distinct` and
-    `best_owner`. variants: those of the settings, by name. looks: the looks of the run. resized: the variants of another
-    width.
+    `best_owner`. variants: those of the settings, by name. looks: the looks of the run.
     Claims are about all seeds, with the losses of diverged models replaced by the worst ones; everything else is about the
     seeds whose models all stayed finite.
     Added to the arrays: validation_seconds `[method, seed, validation]` and, for runs with agents, `episode_arrays`.
@@ -37,7 +35,7 @@ def analyse(
     findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
     diverged = np.asarray(~losses_by_step(metrics)["finite"].all(axis=2))
     if not diverged.all():
-        findings["claims"] = assessed(metrics, diverged, sizes, tokens_per_word, variants or {}, looks, resized)
+        findings["claims"] = assessed(metrics, diverged, sizes, tokens_per_word, variants or {}, looks)
     if not finite.any():
         return findings, runs
     seconds = seconds_of(runs["time_step"], runs["distinct"])
@@ -58,7 +56,6 @@ def assessed(
     tokens_per_word: Mapping[str, float],
     variants: Mapping[str, Variant],
     looks: Looks | None,
-    resized: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Return the rows of all claims, tested at every look; arguments as in `analyse` and `with_diverged_replaced`."""
 
@@ -68,7 +65,7 @@ def assessed(
         some = with_diverged_replaced(some, diverged[:, :number])
         times = seconds_of(some["time_step"], some["distinct"])
         at_time = at_equal_time(times, some["validation_step"], some["validation_loss"])
-        return claims(summarise(some, sizes, tokens_per_word, at_time), variants, resized)
+        return claims(summarise(some, sizes, tokens_per_word, at_time), variants)
 
     if looks is not None and looks.planned:
         rows = assess_in_looks(claims_of, looks.done, len(looks.planned))

@@ -21,16 +21,16 @@ EQUAL_BYTES = 0.02  # the largest relative difference of bytes that count as equ
 Rows = Mapping[str, Mapping[str, Any]]  # rows of `summary.summarise` by method
 
 
-def claims(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, Variant], resized: Sequence[str] = ()) -> list[Claim]:
+def claims(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, Variant]) -> list[Claim]:
     """Return the claims that apply to the methods of a run.
 
-    rows: the output of `summary.summarise`. variants: those of the settings, by name. resized: those of another width.
+    rows: the output of `summary.summarise`. variants: those of the settings, by name.
 
     The registered claims of the published configuration are few enough that its first look, at ten seeds, can decide each.
     """
     by_method = {row["method"]: row for row in rows}
     every = [*_of_agents(by_method, variants), *_of_variants(by_method, variants), *_against_untied(by_method)]
-    every += _against_width(by_method, variants, resized)
+    every += _against_width(by_method, variants)
     return [claim for claim in every if claim is not None]
 
 
@@ -120,8 +120,9 @@ def _against_untied(rows: Rows) -> list[Claim | None]:
     ]
 
 
-def _against_width(rows: Rows, variants: Mapping[str, Variant], resized: Sequence[str]) -> list[Claim | None]:
+def _against_width(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None]:
     """Return, for description, the losses of fixed maps less that of a variant of another width that has as many bytes."""
+    resized = [name for name, variant in variants.items() if variant.width is not None]
     registered = {
         (name, other) for name, variant in variants.items() for other in (variant.better_than, variant.not_worse_than)
     }

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 
 from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.training.optimizer import warmed_up
 
 
 def rates_of(settings: Settings, rate: float) -> np.ndarray:
@@ -18,6 +19,6 @@ def rates_of(settings: Settings, rate: float) -> np.ndarray:
     rest = optax.constant_schedule(rate)
     if settings.schedule == "cosine":
         rest = optax.cosine_decay_schedule(rate, settings.steps - settings.warm_up)
-    rise = optax.linear_schedule(0.0, rate, settings.warm_up) if settings.warm_up else rest
-    schedule = optax.join_schedules([rise, rest], [settings.warm_up])
-    return np.asarray(jax.vmap(schedule)(jnp.arange(settings.steps)), np.float32)
+    schedule = warmed_up(rate, settings.warm_up, rest)
+    # A constant schedule returns a number of Python.
+    return np.asarray(jax.vmap(lambda step: jnp.asarray(schedule(step)))(jnp.arange(settings.steps)), np.float32)

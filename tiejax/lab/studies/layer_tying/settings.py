@@ -254,13 +254,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
 
     @property
     def variants_by_name(self) -> dict[str, Variant]:
-        """The variants, by name."""
-        return {name: Variant(**fields) for name, fields in (self.variants or {}).items()}
-
-    @property
-    def resized(self) -> list[str]:
-        """The variants of another width."""
-        return [name for name in self.variants or {} if self.form(name).width != self.width]
+        """The variants, by name; those as wide as the run have no `width`."""
+        variants = {name: Variant(**fields) for name, fields in (self.variants or {}).items()}
+        return {
+            name: variant._replace(width=None) if variant.width == self.width else variant for name, variant in variants.items()
+        }
 
     def variant(self, method: str) -> Variant | None:
         """Return the variant of this name, None for other methods."""
@@ -277,7 +275,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         variant = self.variant(method)
         if method in AGENTS:
             return method
-        if variant is not None and (variant.initial_weights is not None or self.form(method).width != self.width):
+        if variant is not None and (variant.initial_weights is not None or variant.width is not None):
             return f"variant {method}"
         if variant is not None and variant.lora_rank:
             return "adapted"

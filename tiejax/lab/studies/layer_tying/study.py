@@ -114,7 +114,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, stop: Callable[[], boo
         records = {(name.method, name.seed): jobs.records[name] for name in models_of(trained, trained.seed_list)}
         metrics, sizes = metrics_of(trained, records), sizes_of(trained, records)
         directory.write_metrics(metrics)
-        findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks, settings.resized)
+        findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
             return Trained(tried, {"sizes": sizes, **findings, **facts_of(looks, parts)}, runs)
 
