@@ -38,6 +38,11 @@ def one_device_a_core() -> None:
         add_flags("--xla_cpu_multi_thread_eigen=false")
 
 
+def allocate_as_needed() -> None:
+    """Let jax take memory of a GPU when it needs it, unless the environment decides, so that processes can share the GPU."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
 def add_flags(*flags: str) -> None:
     """Append to XLA_FLAGS; raises BadInput if XLA would silently ignore the new flags."""
     os.environ["XLA_FLAGS"] = " ".join([*given_flags(), *flags])

@@ -48,6 +48,7 @@ MOST = {
     "untie_at": 1024,
     "mesh": 2**16,
     "plan": 2**16,
+    "processes_per_device": 64,
 }
 
 

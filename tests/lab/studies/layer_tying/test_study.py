@@ -7,6 +7,8 @@ import re
 import shlex
 import shutil
 import signal
+import time
+from pathlib import Path
 
 import filelock
 import jax
@@ -346,3 +348,50 @@ def test_resumed_run_keeps_its_finished_models(run, data, tmp_path):
     first, again = metrics(run), metrics(out)
     for name in set(first) - {"time_step"}:
         np.testing.assert_array_equal(first[name], again[name], err_msg=name)
+
+
+def children(process):
+    """The processes that train models for another."""
+    threads = Path(f"/proc/{process.pid}/task").glob("*/children")
+    pids = [int(pid) for thread in threads for pid in thread.read_text().split()]
+    return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in /proc")
+def test_processes_train_what_one_process_trains(run, data, tmp_path):
+    """A process that is killed ends the run, and processes end with the one that started them; resuming gives the same bits."""
+    out = tmp_path / "processes"
+    argv = arguments(data, "--out", out, "--checkpoint_every", ".01", "--processes_per_device", "2")
+    environment = {"JAX_NUM_CPU_DEVICES": "1"}
+    first = start(*argv, script=SCRIPT, env=environment)
+    assert wait_until(lambda: list((out / "checkpoints").glob("*/steps/[0-9]*")), first), first.communicate()
+    pids = children(first)
+    assert len(pids) == 2
+    os.kill(pids[0], signal.SIGKILL)
+    ended = end(first)
+    assert ended.status == 2
+    (line,) = ended.err.splitlines()
+    assert line.startswith("layer_tying.py: error: --processes_per_device: a process ended with status -9 while it trained ")
+    assert line.endswith("continue with --resume")
+    done = len(list((out / "finished").glob("*.npz")))
+
+    second = start(*argv, "--resume", script=SCRIPT, env=environment)
+    assert wait_until(lambda: len(list((out / "finished").glob("*.npz"))) > done, second), second.communicate()
+    pids = children(second)
+    second.kill()
+    second.communicate()
+    assert not (out / "results.json").exists()
+    assert pids
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    ended = end(start(*argv, "--resume", script=SCRIPT, env=environment))
+    assert ended.status == 0, ended.err
+    assert not list((out / "checkpoints").iterdir())
+    one, several = metrics(run), metrics(out)
+    assert set(one) == set(several)
+    for name in set(one) - {"time_step"}:
+        np.testing.assert_array_equal(one[name], several[name], err_msg=name)

@@ -1,6 +1,7 @@
 """Scheduling of the models of a run over devices: each device trains one model at a time, then takes the next that is ready.
 
-With more accelerators than models, groups of devices train a model together.
+With more accelerators than models, groups of devices train a model together. With several processes per device, each process
+trains one model at a time.
 """
 
 import concurrent.futures
@@ -8,46 +9,27 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
 
-from tiejax import training, tying
 from tiejax.lab.reporting.words import counted
-from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.trackers import Tracker
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import files
-from tiejax.lab.studies.layer_tying.initial_weights import params_at_start
-from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
-from tiejax.lab.studies.layer_tying.model import build
+from tiejax.lab.studies.layer_tying.processes import RemoteTrainer
 from tiejax.lab.studies.layer_tying.records import Records, points_of
-from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form, Settings
-from tiejax.lab.studies.layer_tying.text import Text, build_data
-from tiejax.models import TABLE_PATHS
-from tiejax.training.layered import Layered
+from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Settings
+from tiejax.lab.studies.layer_tying.text import Text
+from tiejax.lab.studies.layer_tying.trainer import ModelName, Task, Trainer, Watcher, name_of
 
 FINISHED = "finished"  # folder with the records of trained models
 WAIT_S = 0.2
 
 T = TypeVar("T")
-
-
-class ModelName(NamedTuple):
-    """One model of a run. rate: the learning rate, of models that choose it; None for the reported ones."""
-
-    method: str
-    seed: int
-    rate: float | None = None
-
-
-def name_of(model: ModelName) -> str:
-    """Return the name of a model in file names."""
-    rate = "" if model.rate is None else f"-rate{model.rate!r}"
-    return f"{model.method}-seed{model.seed}{rate}"
 
 
 def records_of(model: ModelName) -> str:
@@ -75,13 +57,15 @@ class Jobs:
         self._settings, self._text, self._directory = settings, text, directory
         self._resume, self._console, self._tracker = resume, console, tracker
         self._stop: Callable[[], bool] = lambda: False
-        self._lock = threading.Lock()  # guards the fields below, except `_layered`
+        self._trainers: dict[tuple[jax.Device, ...], Trainer] = {}
+        self._processes: list[RemoteTrainer] = []
+        self._lock = threading.Lock()  # guards the fields below
         self.records: dict[ModelName, Records] = {}
         self.rates: Mapping[str, float] = {}
         self._expected: set[ModelName] = set()
         self._models: list[ModelName] = []
         self._waiting: list[ModelName] = []
-        self._layered: dict[tuple[tuple[jax.Device, ...], Form], Layered] = {}  # each used by one thread at a time
+        self._methods: dict[Trainer | RemoteTrainer, set[str]] = {}  # of which each trainer has trained models
         self.done = 0
         self.here, self.compile_s, self.train_s = 0, 0.0, 0.0
 
@@ -101,9 +85,9 @@ class Jobs:
         self.expect(models)
         self._ask(models)
         self._stop, began, before = stop, time.perf_counter(), self.train_s
-        groups = groups_of(devices, len(models), self._settings.batch_size, devices[0].platform)
-        with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
-            workers = [pool.submit(self._work, group) for group in groups[: len(self._waiting)]]
+        trainers = self._trainers_on(devices, len(models))
+        with concurrent.futures.ThreadPoolExecutor(len(trainers)) as pool:
+            workers = [pool.submit(self._work, trainer) for trainer in trainers[: len(self._waiting)]]
             while not all(worker.done() for worker in workers):
                 time.sleep(WAIT_S)
                 if any(worker.done() and worker.exception() for worker in workers):
@@ -128,37 +112,62 @@ class Jobs:
         self._waiting += [model for model in new if model not in found]
         self.done += len(found) * self._settings.steps
 
-    def _work(self, devices: Sequence[jax.Device]) -> None:
-        """Train models from the queue on a group of devices, one at a time."""
-        with jax.default_device(devices[0]):
-            data = build_data(self._settings, self._text)
-            while self._waiting and not self._stop():
-                model = self._next()
-                if model is None:
-                    time.sleep(WAIT_S)
-                    continue
-                layered = self._layered_of(devices, model)
-                before = layered.compile_s
-                self._train(layered, data, model)
-                with self._lock:
-                    self.compile_s += layered.compile_s - before
+    def close(self) -> None:
+        """End the processes that train models."""
+        for trainer in self._processes:
+            trainer.close()
 
-    def _layered_of(self, devices: Sequence[jax.Device], model: ModelName) -> Layered:
-        """Return the compiled functions of a model on a group of devices, which models of the same form share."""
-        form = self._settings.form(model.method)
-        key = tuple(devices), form
-        if key not in self._layered:
-            streams = self._text.streams
-            self._layered[key] = build(self._settings, streams.vocabulary, streams.begin, devices, form=form)
-        return self._layered[key]
+    def _trainers_on(self, devices: Sequence[jax.Device], models: int) -> Sequence[Trainer | RemoteTrainer]:
+        """Return a trainer for each group of devices, or one for each process."""
+        settings, text, directory, resume = self._settings, self._text, self._directory, self._resume
+        if settings.processes_per_device > 1:
+            if not self._processes:
+                numbers = [number for _ in range(settings.processes_per_device) for number in range(len(devices))]
+                self._processes = [RemoteTrainer(settings, text, directory, resume, number) for number in numbers]
+            return self._processes
+        groups = [tuple(group) for group in groups_of(devices, models, settings.batch_size, devices[0].platform)]
+        for group in groups:
+            if group not in self._trainers:
+                self._trainers[group] = Trainer(settings, text, directory, resume, group)
+        return [self._trainers[group] for group in groups]
 
-    def _next(self) -> ModelName | None:
-        """Take the first model that needs no agent or whose agent is trained; None if there is none."""
+    def _work(self, trainer: Trainer | RemoteTrainer) -> None:
+        """Train models from the queue, one at a time."""
+        while self._waiting and not self._stop():
+            model = self._next(trainer)
+            if model is None:
+                time.sleep(WAIT_S)
+                continue
+            ended = trainer.train(self._task_of(model), self._watcher_of(model))
+            with self._lock:
+                self.compile_s += ended.compile_s
+            if ended.records is not None:
+                self._keep(model, ended.records, ended.weights)
+
+    def _next(self, trainer: Trainer | RemoteTrainer) -> ModelName | None:
+        """Take the first model that needs no agent or whose agent is trained; None if there is none.
+
+        A process, which shares no compiled functions with others, prefers the methods that it has trained, then those that no
+        other process has.
+        """
         with self._lock:
-            for index, model in enumerate(self._waiting):
-                if not self._waits_for_agent(model) or self._agent_of(model) is not None:
-                    return self._waiting.pop(index)
-        return None
+            ready = [model for model in self._waiting if not self._waits_for_agent(model) or self._agent_of(model) is not None]
+            if not ready:
+                return None
+            model = ready[0]
+            if self._processes:
+                own, others = self._methods.setdefault(trainer, set()), set().union(*self._methods.values())
+                model = min(ready, key=lambda model: (model.method not in own, model.method in others))
+                own.add(model.method)
+            self._waiting.remove(model)
+            return model
+
+    def _task_of(self, model: ModelName) -> Task:
+        rate = self.rates.get(self._settings.class_of(model.method)) if model.rate is None else model.rate
+        return Task(model, rate, self._agent_of(model))
+
+    def _watcher_of(self, model: ModelName) -> Watcher:
+        return Watcher(self._stop, self._count, functools.partial(self._track, model), self._console.warn)
 
     def _waits_for_agent(self, model: ModelName) -> bool:
         return model.rate is None and model.method in AFTER_AGENT and "agent" in self._settings.methods
@@ -166,35 +175,6 @@ class Jobs:
     def _agent_of(self, model: ModelName) -> Records | None:
         """Return the records of the agent that a model needs; None if it is not trained yet or needs none."""
         return self.records.get(ModelName("agent", model.seed)) if self._waits_for_agent(model) else None
-
-    def _train(self, layered: Layered, data: Data, model: ModelName) -> None:
-        """Train a model, resuming from its last checkpoint if the run is resumed, and write its files unless it was stopped."""
-        settings = self._settings
-        rate = self.rates.get(settings.class_of(model.method)) if model.rate is None else model.rate
-        params = params_at_start(settings, self._directory, model.method)
-        job = job_of(settings, model.method, model.seed, self._agent_of(model))._replace(rate=rate, params=params)
-        folder = self._directory.checkpoints / name_of(model) / "steps"
-        with self._lock:  # orbax must not be started by several threads at once
-            checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
-        try:
-            trained = run_job(
-                layered,
-                settings,
-                job,
-                # The choice of a rate needs no loss on other text than that of the validations.
-                data if model.rate is None else data._replace(held_out={}),
-                checkpoints,
-                resume=self._resume,
-                stop_requested=self._stop,
-                on_steps=self._count,
-                on_saved=functools.partial(self._track, model),
-                checkpoint_s=settings.checkpoint_every,
-            )
-        except training.CheckpointMismatch as error:
-            raise BadInput(f"--resume: {error}") from None
-        checkpoints.close()
-        if trained is not None:
-            self._keep(model, *trained)
 
     def _count(self, steps: int, seconds: float) -> None:
         """Add to the steps done; steps that took no time were done by an earlier process."""
@@ -207,9 +187,8 @@ class Jobs:
         if self._tracker.tracks and model.rate is None:
             self._tracker.add(name_of(model), points_of(records, model.method, model.seed, self._settings.k))
 
-    def _keep(self, model: ModelName, records: Records, params: object) -> None:
+    def _keep(self, model: ModelName, records: Records, weights: bytes | None) -> None:
         """Write the files of a trained model and print its result; the records come last and mark the model as finished."""
-        weights = None if model.rate is not None else files.weights_file(params, records["final"]["best_owner"][0])
         with self._lock:  # every write updates the one file that lists the contents of the run
             if weights is not None:
                 self._directory.write(weights_of(model), weights)

@@ -1,6 +1,6 @@
 """Memory estimates of a layer-tying run in closed form, for use before jax is imported and once the vocabulary is known.
 
-They count one model, because the number of models that train at once depends on the devices that jax finds.
+They count the models that train at once on one device, because the number of devices is known only to jax.
 """
 
 from typing import Any
@@ -11,7 +11,10 @@ from tiejax.models.shapes import TOKEN_TYPES, Shape
 
 HIDDEN = 128  # hidden width of the agent's network
 # The resolved settings that the estimate depends on.
-OPTIONS = ("width", "layers", "vocab_size", "feed_forward", "batch_size", "context", "seeds", "steps", "k", "variants")
+OPTIONS = (
+    "width", "layers", "vocab_size", "feed_forward", "batch_size", "context", "seeds", "steps", "k", "variants",
+    "processes_per_device",
+)  # fmt: skip
 
 
 def parameters(settings: Any, vocabulary: int, distinct: int, method: str = "untied") -> int:
@@ -44,11 +47,12 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     # On the host, with a slot for every layer: the state last saved, and the parameters of the best step.
     state = (1 + MOMENTS + 1) * whole + bool(settings.agents) * STATE * agent_parameters(settings.layers)
     places = settings.batch_size * settings.context
+    at_once = min(settings.processes_per_device, len(settings.names) * settings.number_of_seeds)
     return Need(
-        state,
+        at_once * state,
         records_bytes(settings, len(settings.agents)),
-        (settings.k + 1) * places * bytes_of_token(vocabulary),
-        _on_device(settings, vocabulary) * of_value + settings.layers * places * settings.width * of_state,
+        at_once * (settings.k + 1) * places * bytes_of_token(vocabulary),
+        at_once * (_on_device(settings, vocabulary) * of_value + settings.layers * places * settings.width * of_state),
     )
 
 

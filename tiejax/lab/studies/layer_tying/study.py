@@ -22,13 +22,14 @@ from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.lab.studies.layer_tying.generation import generated
 from tiejax.lab.studies.layer_tying.initial_weights import keep_initial, read_initial
-from tiejax.lab.studies.layer_tying.jobs import Jobs, ModelName, best_loss
+from tiejax.lab.studies.layer_tying.jobs import Jobs, best_loss
 from tiejax.lab.studies.layer_tying.model import facts_of_model
 from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.summary import Metrics
 from tiejax.lab.studies.layer_tying.text import Text
 from tiejax.lab.studies.layer_tying.text import prepare as prepare_text
+from tiejax.lab.studies.layer_tying.trainer import ModelName
 from tiejax.system.json_values import plain
 
 Results = dict[str, Any]
@@ -75,6 +76,8 @@ def run(launched: Launched, console: Console) -> int:
     except Stopped:
         console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; continue with the same command and --resume")
         return 130
+    finally:
+        jobs.close()
 
     results = plain(
         {
