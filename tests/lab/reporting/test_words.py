@@ -36,6 +36,8 @@ def test_shares_are_percentages():
 def test_intervals_name_infinite_ends():
     ends = [None, [0.1, 0.5], [0.1, None], [None, 0.5]]
     assert list(map(words.interval_words, ends)) == ["-", "0.1 to 0.5", "above 0.1", "below 0.5"]
+    assert words.interval_words((-0.1, 2.5e-13)) == "-0.1 to 0"
+    assert words.interval_words((1e-13, 2.5e-13)) == "1e-13 to 2.5e-13"
 
 
 def test_claims_name_their_estimand_unit_and_margin():

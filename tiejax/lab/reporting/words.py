@@ -50,6 +50,8 @@ def interval_words(interval: Sequence[float | None] | None) -> str:
     low, high = interval
     if low is None or high is None:
         return f"above {number(low)}" if high is None else f"below {number(high)}"
+    # An end is found by bisection, so that 0 differs from 0 by rounding.
+    low, high = (0.0 if abs(end) < 1e-9 * (high - low) else end for end in (low, high))
     return f"{number(low)} to {number(high)}"
 
 
