@@ -18,7 +18,8 @@ from tiejax.lab.reporting import evidence, markers, published, scorecard
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 EVIDENCE, SCORECARD = ROOT / "docs" / "evidence.md", ROOT / "docs" / "scorecard.md"
-# Study (`doses`, `variants`: EXor with --doses, --variants) -> the module whose `tables` returns the tables of the report.
+# Study (`doses`, `variants`: EXor with --doses, --variants) -> the module whose `tables` returns the tables of the report;
+# a function `published_tables` adds those that are only published.
 TABLES = {
     "exor": "tiejax.lab.studies.exor.page",
     "doses": "tiejax.lab.studies.exor.dose_page",
@@ -55,7 +56,8 @@ def add(run: Path, name: str, command: str, figure: str | None) -> None:
     """Store the published part of a finished run in this folder."""
     results, facts = (json.loads((run / f"{name}.json").read_text()) for name in ("results", "environment"))
     study = next((name for name in ("doses", "variants") if name in results), results["experiment"])
-    tables = importlib.import_module(TABLES[study]).tables(results)
+    module = importlib.import_module(TABLES[study])
+    tables = getattr(module, "published_tables", module.tables)(results)
     entry = published.published_run(results, facts, tables, command, figure)
     (FOLDER / name).write_text(published.dumps(entry) + "\n")
 

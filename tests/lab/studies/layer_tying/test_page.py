@@ -10,7 +10,7 @@ from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
-from tiejax.lab.studies.layer_tying.tables import agents, tables
+from tiejax.lab.studies.layer_tying.tables import agents, published_tables, tables
 from tiejax.statistics.arms import select_seeds
 from tiejax.statistics.claims import Claim, assess
 from tiejax.system.json_values import plain
@@ -129,6 +129,13 @@ def test_report_shows_continuations_whatever_the_tokens_spell(analysed, pictures
     for hidden in ("<script>", "\x1b", "\u202e", "\ud800"):
         assert hidden not in html
     assert "Continuations" not in page_of(analysed[0], pictures)
+    columns, rows = published_tables(analysed[0] | {"sizes": SIZES, "generated": generated})["Continuations of prompt 2"]
+    assert columns == ["method", "share of distinct tokens", r"continuation of `` \n ``"]
+    assert rows == [
+        ["the text itself", "75 %", "`` as written ``"],
+        ["untied", "50 %", r"`` line\nend\x1b[31m\u202e\ud800 ``"],
+        ["all-one", "-", "`` none: x.safetensors is <damaged> ``"],
+    ]
 
 
 def test_report_warns_of_excluded_seeds_and_explains_random_maps(analysed, pictures):

@@ -175,7 +175,7 @@ def methods(panels: Mapping[str, Mapping[str, Sequence[float]]], from_zero: Sequ
     return figure
 
 
-MARKERS = "osD^vPX*<>hp"
+MARKERS = "osD^vPX*<>hpd8H1234"
 CLUSTER, APART = 1.02, 1.016  # methods whose bytes differ by less than this factor are drawn this factor apart
 
 

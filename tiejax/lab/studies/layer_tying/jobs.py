@@ -46,8 +46,8 @@ class Jobs:
     """The queue of models of a run, with their progress.
 
     records: records of the trained models. rates: learning rate of each class of methods (default: that of the settings).
-    total, done, here: steps of all models that are expected, steps done so far, and steps done by this process. compile_s,
-    train_s: seconds that this process spent compiling (summed over devices) and training.
+    total, done, here: steps of all models that are expected, steps done so far, and steps done since this process began.
+    compile_s: seconds of compilation, summed over devices and processes. train_s: seconds of training.
     """
 
     def __init__(
@@ -121,6 +121,8 @@ class Jobs:
         """Return a trainer for each group of devices, or one for each process."""
         settings, text, directory, resume = self._settings, self._text, self._directory, self._resume
         if settings.processes_per_device > 1:
+            if devices[0].platform == "tpu":
+                raise BadInput("--processes_per_device: expected 1 on a TPU, which only one process can use")
             if not self._processes:
                 numbers = [number for _ in range(settings.processes_per_device) for number in range(len(devices))]
                 self._processes = [RemoteTrainer(settings, text, directory, resume, number) for number in numbers]
@@ -167,7 +169,7 @@ class Jobs:
         return Task(model, rate, self._agent_of(model))
 
     def _watcher_of(self, model: ModelName) -> Watcher:
-        return Watcher(self._stop, self._count, functools.partial(self._track, model), self._console.warn)
+        return Watcher(lambda: self._stop(), self._count, functools.partial(self._track, model), self._console.warn)
 
     def _waits_for_agent(self, model: ModelName) -> bool:
         return model.rate is None and model.method in AFTER_AGENT and "agent" in self._settings.methods

@@ -1,11 +1,12 @@
 """Training of models in other processes, so that several share a device that a single small model leaves mostly idle."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,10 @@ from typing import Any, NamedTuple
 import filelock
 import jax
 
+from tiejax.lab.runs import compiled
+from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import Manifest
+from tiejax.lab.runs.numbers import fix_numbers
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying.settings import Settings
@@ -21,6 +25,9 @@ from tiejax.lab.studies.layer_tying.text import Text
 from tiejax.lab.studies.layer_tying.trainer import Ended, Task, Trainer, Watcher
 
 POLL_S = 0.2
+STOP = "stop"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LESS = "fewer processes need less memory; continue with --resume"
 
 
 class Assignment(NamedTuple):
@@ -39,80 +46,131 @@ class RemoteTrainer:
     def __init__(self, settings: Settings, text: Text, directory: RunDirectory, resume: bool, device: int) -> None:
         self._settings, self._text, self._directory = settings, text, directory
         self._resume, self._device = resume, device
-        self._started: tuple[Any, Connection, Any] | None = None
+        self._started: tuple[Any, Connection] | None = None
 
     def train(self, task: Task, watcher: Watcher) -> Ended:
-        """Train a model, resuming from its last checkpoint if the run is resumed. Raises BadInput."""
-        process, connection, stopping = self._start()
-        try:
-            connection.send(task)
-            while True:
-                if watcher.stop():
-                    stopping.set()
-                if not connection.poll(POLL_S):
-                    continue
-                kind, *content = connection.recv()
-                if kind == "ended":
-                    return Ended(*content)
-                if kind == "refused":
-                    raise BadInput(*content)
-                if kind == "failed":
-                    raise RuntimeError(*content)
+        """Train a model, resuming from its last checkpoint if the run is resumed. Raises BadInput and OSError."""
+        process, connection = self._start()
+        to_send: Task | str | None = task
+        stopping = False
+        while True:
+            try:
+                kind, *content = _exchange(connection, to_send)
+            except (EOFError, OSError):  # OSError also if the process ended in the middle of a message
+                process.join()
+                raise BadInput(
+                    f"--processes_per_device: a process ended with status {process.exitcode} while it trained "
+                    f"{task.model.method}, seed {task.model.seed}; {LESS}"
+                ) from None
+            if kind == "ended":
+                return Ended(*content)
+            if kind == "refused":
+                raise BadInput(*content)
+            if kind == "by the system":
+                raise OSError(*content)
+            if kind == "failed":
+                raise RuntimeError(*content)
+            if kind != "nothing":
                 getattr(watcher, kind)(*content)
-        except (EOFError, ConnectionError):
-            process.join()
-            raise BadInput(
-                f"--processes_per_device: a process ended with status {process.exitcode} while it trained {task.model.method}, "
-                f"seed {task.model.seed}; fewer processes need less memory; continue with --resume"
-            ) from None
+            to_send = STOP if watcher.stop() and not stopping else None
+            stopping = stopping or to_send == STOP
 
     def close(self) -> None:
         """End the process."""
         if self._started is not None:
-            process, connection, _ = self._started
+            process, connection = self._started
             connection.close()
             process.join()
             self._started = None
 
-    def _start(self) -> tuple[Any, Connection, Any]:
+    def _start(self) -> tuple[Any, Connection]:
         if self._started is None:
             context = multiprocessing.get_context("spawn")
             here, there = context.Pipe()
-            stopping = context.Event()
             assignment = Assignment(self._settings, self._text, self._directory.manifest, self._resume, self._device)
-            process = context.Process(target=_serve, args=(there, stopping, assignment), daemon=True)
-            process.start()
+            process = context.Process(target=_serve, args=(there, assignment), daemon=True)
+            with _signals_held():
+                process.start()
             there.close()  # so that the end of the process closes the connection
-            self._started = process, here, stopping
+            self._started = process, here
         return self._started
 
 
-def _serve(connection: Connection, stopping: Any, assignment: Assignment) -> None:
+def _exchange(connection: Connection, message: Task | str | None) -> tuple[Any, ...]:
+    """Send a message, if there is one, and return the next message of the other side, or `nothing` if there is none yet."""
+    if message is not None:
+        connection.send(message)
+    return connection.recv() if connection.poll(POLL_S) else ("nothing",)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold Ctrl-C and SIGTERM back in this thread, and in a process that it starts until that one ignores them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(connection: Connection, assignment: Assignment) -> None:
     """Train the models that the first process asks for, until it closes the connection or ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the first process decides when to stop
+    for number in SIGNALS:  # the first process decides when to stop
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    compiled.use()
+    fix_numbers(Console(quiet=True, silent=True))
+    trainer: Trainer | None = None
+    with contextlib.suppress(EOFError, BrokenPipeError):  # the first process needs this one no longer
+        while True:
+            task = connection.recv()
+            if task == STOP:  # of a model that ended meanwhile
+                continue
+            try:
+                trainer = trainer or _trainer_of(assignment)
+                answer: tuple[Any, ...] = ("ended", *trainer.train(task, _watcher_of(connection)))
+            except (BrokenPipeError, ConnectionResetError):
+                return
+            except BadInput as error:
+                answer = "refused", str(error)
+            except OSError as error:
+                answer = "by the system", *(part for part in (error.errno, error.strerror, error.filename) if part is not None)
+            except jax.errors.JaxRuntimeError as error:
+                answer = _refusal_of(error)
+            except Exception:
+                answer = "failed", traceback.format_exc()
+            connection.send(answer)
+
+
+def _trainer_of(assignment: Assignment) -> Trainer:
     settings, text, manifest, resume, device = assignment
     path = Path(str(settings.out))
     # The first process holds the lock, and writes everything but checkpoints.
     directory = RunDirectory(path, filelock.FileLock(path / ".lock"), manifest)
-    trainer = Trainer(settings, text, directory, resume, [jax.devices()[device]])
+    return Trainer(settings, text, directory, resume, [jax.devices()[device]])
+
+
+def _watcher_of(connection: Connection) -> Watcher:
+    """Return a watcher that tells the first process about the training of a model, and stops when that asks for it."""
+    stopping = threading.Event()
 
     def tell(kind: str) -> Callable[..., None]:
         return lambda *content: connection.send((kind, *content))
 
-    watcher = Watcher(stopping.is_set, tell("steps"), tell("saved"), tell("warn"))
-    while True:
-        try:
-            task = connection.recv()
-        except EOFError:
-            return
-        try:
-            tell("ended")(*trainer.train(task, watcher))
-        except BadInput as error:
-            tell("refused")(str(error))
-        except Exception:
-            tell("failed")(traceback.format_exc())
+    def stop() -> bool:
+        if connection.poll() and connection.recv() == STOP:
+            stopping.set()
+        return stopping.is_set()
+
+    return Watcher(stop, tell("steps"), tell("saved"), tell("warn"))
+
+
+def _refusal_of(error: Exception) -> tuple[str, str]:
+    """Return the answer to an error of XLA, which is one line if the memory of the device is too small."""
+    if "RESOURCE_EXHAUSTED" in str(error):
+        return "refused", f"--processes_per_device: the memory of the device is too small; {LESS}"
+    return "failed", traceback.format_exc()
 
 
 def _end_with_parent() -> None:

@@ -128,7 +128,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             evaluation of the best step
         test_blocks: number of blocks of each held-out split on which the best step is evaluated (default: all)
         processes_per_device: number of processes that train models on each device at the same time, each one model at a time;
-            with 1, this process trains. A small model leaves a GPU mostly idle
+            with 1, this process trains. A small model leaves a GPU mostly idle. The measured times are longer with several
     """
 
     SEEDS = 1

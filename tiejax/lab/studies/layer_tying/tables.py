@@ -55,6 +55,22 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     }
 
 
+def published_tables(results: Mapping[str, Any]) -> dict[str, Table]:
+    """Return the tables of the report by title, and the continuations of each prompt, as code in Markdown."""
+
+    def code(text: str) -> str:
+        return f"`` {text} ``"
+
+    found = continuations(results["generated"]) if "generated" in results else []
+    return tables(results) | {
+        f"Continuations of prompt {number}": (
+            ["method", "share of distinct tokens", f"continuation of {code(prompt)}"],
+            [[method, distinct, code(text)] for method, distinct, text in rows],
+        )
+        for number, (prompt, rows) in enumerate(found, 1)
+    }
+
+
 def perplexities(rows: Sequence[Row]) -> Table:
     """Return the perplexities of every method."""
     return ["method", *PERPLEXITIES.values()], [
