@@ -7,6 +7,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,6 +90,7 @@ class RemoteTrainer:
             here, there = context.Pipe()
             assignment = Assignment(self._settings, self._text, self._directory.manifest, self._resume, self._device)
             process = context.Process(target=_serve, args=(there, assignment), daemon=True)
+            resource_tracker.ensure_running()  # which would let the signals through
             with _signals_held():
                 process.start()
             there.close()  # so that the end of the process closes the connection
