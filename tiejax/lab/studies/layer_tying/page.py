@@ -20,7 +20,7 @@ QUESTION = (
     "while the model trains, whether it has separate weights or copies an earlier layer?"
 )
 # The claims that answer the question.
-LEADING = ("perplexity/agent", "replicated/agent", "memory/mean", "learns/random-agent")
+LEADING = ("perplexity/agent", "replicated/agent", "memory/mean", "learns/random-agent", "static/sequence")
 DEPARTURES = (
     "the paper has k = 15, epsilon at least .1, reward negative-ppl; its published code k = 4, epsilon at least .01, ties "
     "published, gradient owner, start frozen-random (for BERT: told-tied), reward clipped-ppl, details published, and the best "
@@ -55,13 +55,17 @@ def page(run: RunOnPage) -> str:
 
 
 def finding(results: Mapping[str, Any], variants: Iterable[str] = ()) -> list[str]:
-    """Return the answer to the question of the report: verdicts, means of the methods as a description, count of verdicts.
+    """Return the answer to the question of the report as paragraphs, the first of which the report emphasises.
 
-    variants: names of the methods that are variants.
+    They are the decided claims, the undecided ones, means of the methods as a description, and the count of verdicts. variants:
+    names of the methods that are variants.
     """
-    about_variants = [row["id"] for row in results["claims"] if row["id"].startswith(("better/", "not-worse/"))]
-    answer = openings(results["claims"], (*LEADING, *about_variants))
-    return [*filter(None, [answer, _description(results, variants)]), tally(results["claims"])]
+    claims = results["claims"]
+    leading = [*LEADING, *(row["id"] for row in claims if row["id"].startswith(("better/", "not-worse/")))]
+    undecided = [row for row in claims if row["verdict"] == "undecided"]
+    decided = [row for row in claims if row["verdict"] != "undecided"]
+    answers = [openings(rows, leading) for rows in (decided, undecided)]
+    return [*filter(None, [*answers, _description(results, variants)]), tally(claims)]
 
 
 def _description(results: Mapping[str, Any], variants: Iterable[str]) -> str:
