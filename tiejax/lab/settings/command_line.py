@@ -471,7 +471,7 @@ def differences(before: object, now: object) -> list[str]:
 
 
 class Refused(Exception):
-    """Raised if a file cannot be read or written; the message is one line that names the file and says what to do."""
+    """Raised if a file cannot be read or written, or a process of a run has died; the message is one line with what to do."""
 
 
 def refused(error: OSError, then: str) -> BadInput | Refused:

@@ -1,5 +1,6 @@
 """End-to-end tests of the layer-tying study: its files, and resumption after a kill."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -350,11 +351,17 @@ def test_resumed_run_keeps_its_finished_models(run, data, tmp_path):
         np.testing.assert_array_equal(first[name], again[name], err_msg=name)
 
 
+def content(path):
+    """The content of a file in /proc, empty if its process has ended."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_bytes()
+    return b""
+
+
 def children(process):
     """The processes that train models for another."""
-    threads = Path(f"/proc/{process.pid}/task").glob("*/children")
-    pids = [int(pid) for thread in threads for pid in thread.read_text().split()]
-    return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    pids = b" ".join(content(thread) for thread in Path(f"/proc/{process.pid}/task").glob("*/children")).split()
+    return [int(pid) for pid in pids if b"spawn_main" in content(f"/proc/{int(pid)}/cmdline")]
 
 
 @pytest.mark.slow
@@ -364,13 +371,17 @@ def test_processes_train_what_one_process_trains(run, data, tmp_path):
     out = tmp_path / "processes"
     argv = arguments(data, "--out", out, "--checkpoint_every", ".01", "--processes_per_device", "2")
     environment = {"JAX_NUM_CPU_DEVICES": "1"}
-    first = start(*argv, script=SCRIPT, env=environment)
-    assert wait_until(lambda: list((out / "checkpoints").glob("*/steps/[0-9]*")), first), first.communicate()
+    starting = start(*argv, script=SCRIPT, env=environment)
+    assert wait_until(lambda: children(starting), starting), starting.communicate()
+    os.kill(children(starting)[0], signal.SIGKILL)  # before it has read what it needs
+    assert (ended := end(starting, timeout=60)).status == 4, ended
+    first = start(*argv, "--resume", script=SCRIPT, env=environment)
+    assert wait_until(lambda: list((out / "finished").glob("*.npz")), first), first.communicate()
     pids = children(first)
     assert len(pids) == 2
     os.kill(pids[0], signal.SIGKILL)
     ended = end(first)
-    assert ended.status == 2
+    assert ended.status == 4
     (line,) = ended.err.splitlines()
     assert line.startswith("layer_tying.py: error: --processes_per_device: a process ended with status -9 while it trained ")
     assert line.endswith("continue with --resume")
@@ -380,11 +391,11 @@ def test_processes_train_what_one_process_trains(run, data, tmp_path):
     assert wait_until(lambda: len(list((out / "finished").glob("*.npz"))) > done, second), second.communicate()
     pids = children(second)
     second.kill()
-    second.communicate()
+    second.communicate(timeout=60)
     assert not (out / "results.json").exists()
     assert pids
     deadline = time.monotonic() + 60
-    while any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+    while any(content(f"/proc/{pid}/cmdline") for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

@@ -88,13 +88,17 @@ class Jobs:
         trainers = self._trainers_on(devices, len(models))
         with concurrent.futures.ThreadPoolExecutor(len(trainers)) as pool:
             workers = [pool.submit(self._work, trainer) for trainer in trainers[: len(self._waiting)]]
-            while not all(worker.done() for worker in workers):
-                time.sleep(WAIT_S)
-                if any(worker.done() and worker.exception() for worker in workers):
-                    self._stop = lambda: True
-                with self._lock:
-                    self.train_s = before + time.perf_counter() - began
-                    self._console.progress(self.done, self.total, self.here, self.train_s, 1)
+            try:
+                while not all(worker.done() for worker in workers):
+                    time.sleep(WAIT_S)
+                    if any(worker.done() and worker.exception() for worker in workers):
+                        self._stop = lambda: True
+                    with self._lock:
+                        self.train_s = before + time.perf_counter() - began
+                        self._console.progress(self.done, self.total, self.here, self.train_s, 1)
+            except BaseException:  # such as output that cannot be written
+                self._stop = lambda: True
+                raise
         for worker in workers:
             worker.result()
 

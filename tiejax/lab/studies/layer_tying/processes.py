@@ -20,7 +20,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import Manifest
 from tiejax.lab.runs.numbers import fix_numbers
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.command_line import BadInput, Refused
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.text import Text
 from tiejax.lab.studies.layer_tying.trainer import Ended, Task, Trainer, Watcher
@@ -29,6 +29,8 @@ POLL_S = 0.2
 STOP = "stop"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LESS = "fewer processes need less memory; continue with --resume"
+# In the messages of XLA and of CUDA. The last one also stands for a device that other processes use.
+TOO_SMALL = ("RESOURCE_EXHAUSTED", "OUT_OF_MEMORY", "out of memory", "Unable to initialize backend")
 
 
 class Assignment(NamedTuple):
@@ -48,25 +50,29 @@ class RemoteTrainer:
         self._settings, self._text, self._directory = settings, text, directory
         self._resume, self._device = resume, device
         self._started: tuple[Any, Connection] | None = None
+        self._assigned = False
 
     def train(self, task: Task, watcher: Watcher) -> Ended:
-        """Train a model, resuming from its last checkpoint if the run is resumed. Raises BadInput and OSError."""
+        """Train a model, resuming from its last checkpoint if the run is resumed. Raises BadInput, Refused and OSError."""
         process, connection = self._start()
         to_send: Task | str | None = task
         stopping = False
         while True:
             try:
+                self._assign(connection)
                 kind, *content = _exchange(connection, to_send)
             except (EOFError, OSError):  # OSError also if the process ended in the middle of a message
                 process.join()
-                raise BadInput(
+                raise Refused(
                     f"--processes_per_device: a process ended with status {process.exitcode} while it trained "
                     f"{task.model.method}, seed {task.model.seed}; {LESS}"
                 ) from None
             if kind == "ended":
                 return Ended(*content)
-            if kind == "refused":
+            if kind == "bad input":
                 raise BadInput(*content)
+            if kind == "refused":
+                raise Refused(*content)
             if kind == "by the system":
                 raise OSError(*content)
             if kind == "failed":
@@ -88,14 +94,23 @@ class RemoteTrainer:
         if self._started is None:
             context = multiprocessing.get_context("spawn")
             here, there = context.Pipe()
-            assignment = Assignment(self._settings, self._text, self._directory.manifest, self._resume, self._device)
-            process = context.Process(target=_serve, args=(there, assignment), daemon=True)
+            process = context.Process(target=_serve, args=(there,), daemon=True)
             resource_tracker.ensure_running()  # which would let the signals through
             with _signals_held():
                 process.start()
             there.close()  # so that the end of the process closes the connection
             self._started = process, here
         return self._started
+
+    def _assign(self, connection: Connection) -> None:
+        """Tell the process what it needs, the first time.
+
+        An argument of the process would be written to a pipe that this process also holds open for reading, so that it would
+        wait forever if the other one dies before it has read it.
+        """
+        if not self._assigned:
+            connection.send(Assignment(self._settings, self._text, self._directory.manifest, self._resume, self._device))
+            self._assigned = True
 
 
 def _exchange(connection: Connection, message: Task | str | None) -> tuple[Any, ...]:
@@ -115,7 +130,7 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(connection: Connection, assignment: Assignment) -> None:
+def _serve(connection: Connection) -> None:
     """Train the models that the first process asks for, until it closes the connection or ends."""
     for number in SIGNALS:  # the first process decides when to stop
         signal.signal(number, signal.SIG_IGN)
@@ -124,7 +139,8 @@ def _serve(connection: Connection, assignment: Assignment) -> None:
     compiled.use()
     fix_numbers(Console(quiet=True, silent=True))
     trainer: Trainer | None = None
-    with contextlib.suppress(EOFError, BrokenPipeError):  # the first process needs this one no longer
+    with contextlib.suppress(EOFError, ConnectionError):  # the first process needs this one no longer
+        assignment = connection.recv()
         while True:
             task = connection.recv()
             if task == STOP:  # of a model that ended meanwhile
@@ -132,16 +148,10 @@ def _serve(connection: Connection, assignment: Assignment) -> None:
             try:
                 trainer = trainer or _trainer_of(assignment)
                 answer: tuple[Any, ...] = ("ended", *trainer.train(task, _watcher_of(connection)))
-            except (BrokenPipeError, ConnectionResetError):
+            except (EOFError, ConnectionError):
                 return
-            except BadInput as error:
-                answer = "refused", str(error)
-            except OSError as error:
-                answer = "by the system", *(part for part in (error.errno, error.strerror, error.filename) if part is not None)
-            except jax.errors.JaxRuntimeError as error:
-                answer = _refusal_of(error)
-            except Exception:
-                answer = "failed", traceback.format_exc()
+            except Exception as error:
+                answer = _answer_to(error)
             connection.send(answer)
 
 
@@ -168,11 +178,16 @@ def _watcher_of(connection: Connection) -> Watcher:
     return Watcher(stop, tell("steps"), tell("saved"), tell("warn"))
 
 
-def _refusal_of(error: Exception) -> tuple[str, str]:
-    """Return the answer to an error of XLA, which is one line if the memory of the device is too small."""
-    if "RESOURCE_EXHAUSTED" in str(error):
-        return "refused", f"--processes_per_device: the memory of the device is too small; {LESS}"
-    return "failed", traceback.format_exc()
+def _answer_to(error: Exception) -> tuple[Any, ...]:
+    """Return what the first process is told about an error: it raises the same one, or Refused if memory is too small."""
+    if isinstance(error, BadInput):
+        return "bad input", str(error)
+    if isinstance(error, OSError):
+        parts = (error.errno, error.strerror, error.filename) if error.errno is not None else (str(error),)
+        return "by the system", *(part for part in parts if part is not None)
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in TOO_SMALL):
+        return "refused", f"--processes_per_device: the memory of the device is too small for so many processes; {LESS}"
+    return "failed", "".join(traceback.format_exception(error))
 
 
 def _end_with_parent() -> None:
