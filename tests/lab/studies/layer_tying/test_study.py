@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = EXPERIMENTS / "layer_tying.py"
 SMALL = shlex.split("""
   --vocab_size 300 --layers 3 --width 8 --heads 2 --context 12 --batch_size 4 --steps 22 --k 2 --validate_every 8
-  --validation_blocks 8 --test_blocks 10 --epsilon_floor .5
+  --validation_blocks 8 --test_blocks 10 --epsilon_floor .5 --learning_rate .02
   --methods [untied,found-map,agent,random-agent,random-map] --maps '{mine: [0,0,2], copy: [0,1,2]}'
   --variants '{low-rank: {map: [0,0,2], lora_rank: 2, better_than: mine}}'
 """)
