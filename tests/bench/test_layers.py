@@ -34,7 +34,7 @@ def test_results(tmp_path, capsys):
         assert set(row) == {
             *("layers", "form", "median", "min", "max", "over_untied", "over_tied"),
             *("parameters", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "peak_bytes", "move_bytes"),
-            *("resident_bytes",),
+            "resident_bytes",
         }
         assert 0 < row["min"] <= row["median"] <= row["max"]
     bytes_of = {form: row["parameter_bytes"] for (_, form), row in named.items()}

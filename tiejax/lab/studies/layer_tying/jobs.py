@@ -20,7 +20,7 @@ from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.trackers import Tracker
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import files
-from tiejax.lab.studies.layer_tying.processes import RemoteTrainer
+from tiejax.lab.studies.layer_tying.processes import Assignment, RemoteTrainer
 from tiejax.lab.studies.layer_tying.records import Records, points_of
 from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Settings
 from tiejax.lab.studies.layer_tying.text import Text
@@ -125,11 +125,10 @@ class Jobs:
         """Return a trainer for each group of devices, or one for each process."""
         settings, text, directory, resume = self._settings, self._text, self._directory, self._resume
         if settings.processes_per_device > 1:
-            if devices[0].platform == "tpu":
-                raise BadInput("--processes_per_device: expected 1 on a TPU, which only one process can use")
             if not self._processes:
                 numbers = [number for _ in range(settings.processes_per_device) for number in range(len(devices))]
-                self._processes = [RemoteTrainer(settings, text, directory, resume, number) for number in numbers]
+                assigned = [Assignment(settings, text, directory.manifest, resume, number) for number in numbers]
+                self._processes = list(map(RemoteTrainer, assigned))
             return self._processes
         groups = [tuple(group) for group in groups_of(devices, models, settings.batch_size, devices[0].platform)]
         for group in groups:

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -46,21 +46,20 @@ class Assignment(NamedTuple):
 class RemoteTrainer:
     """Trains models as `Trainer` does, in a process that starts with the first of them and ends with this one."""
 
-    def __init__(self, settings: Settings, text: Text, directory: RunDirectory, resume: bool, device: int) -> None:
-        self._settings, self._text, self._directory = settings, text, directory
-        self._resume, self._device = resume, device
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
         self._started: tuple[Any, Connection] | None = None
-        self._assigned = False
 
     def train(self, task: Task, watcher: Watcher) -> Ended:
         """Train a model, resuming from its last checkpoint if the run is resumed. Raises BadInput, Refused and OSError."""
+        # The assignment is not an argument of the process: that would be written to a pipe that this process also holds open
+        # for reading, so that it would wait forever if the other one dies before it has read it.
+        messages: list[Any] = [task] if self._started else [self._assignment, task]
         process, connection = self._start()
-        to_send: Task | str | None = task
         stopping = False
         while True:
             try:
-                self._assign(connection)
-                kind, *content = _exchange(connection, to_send)
+                kind, *content = _exchange(connection, messages)
             except (EOFError, OSError):  # OSError also if the process ended in the middle of a message
                 process.join()
                 raise Refused(
@@ -69,18 +68,13 @@ class RemoteTrainer:
                 ) from None
             if kind == "ended":
                 return Ended(*content)
-            if kind == "bad input":
-                raise BadInput(*content)
-            if kind == "refused":
-                raise Refused(*content)
-            if kind == "by the system":
-                raise OSError(*content)
-            if kind == "failed":
-                raise RuntimeError(*content)
+            if kind == "raised":
+                raise content[0]
             if kind != "nothing":
                 getattr(watcher, kind)(*content)
-            to_send = STOP if watcher.stop() and not stopping else None
-            stopping = stopping or to_send == STOP
+            messages = []
+            if not stopping and watcher.stop():
+                stopping, messages = True, [STOP]
 
     def close(self) -> None:
         """End the process."""
@@ -102,20 +96,10 @@ class RemoteTrainer:
             self._started = process, here
         return self._started
 
-    def _assign(self, connection: Connection) -> None:
-        """Tell the process what it needs, the first time.
 
-        An argument of the process would be written to a pipe that this process also holds open for reading, so that it would
-        wait forever if the other one dies before it has read it.
-        """
-        if not self._assigned:
-            connection.send(Assignment(self._settings, self._text, self._directory.manifest, self._resume, self._device))
-            self._assigned = True
-
-
-def _exchange(connection: Connection, message: Task | str | None) -> tuple[Any, ...]:
-    """Send a message, if there is one, and return the next message of the other side, or `nothing` if there is none yet."""
-    if message is not None:
+def _exchange(connection: Connection, messages: Sequence[Any]) -> tuple[Any, ...]:
+    """Send messages, and return the next message of the other side, or `nothing` if there is none yet."""
+    for message in messages:
         connection.send(message)
     return connection.recv() if connection.poll(POLL_S) else ("nothing",)
 
@@ -151,7 +135,7 @@ def _serve(connection: Connection) -> None:
             except (EOFError, ConnectionError):
                 return
             except Exception as error:
-                answer = _answer_to(error)
+                answer = "raised", _error_for_first(error)
             connection.send(answer)
 
 
@@ -165,29 +149,26 @@ def _trainer_of(assignment: Assignment) -> Trainer:
 
 def _watcher_of(connection: Connection) -> Watcher:
     """Return a watcher that tells the first process about the training of a model, and stops when that asks for it."""
-    stopping = threading.Event()
+    stopping = False
 
     def tell(kind: str) -> Callable[..., None]:
         return lambda *content: connection.send((kind, *content))
 
     def stop() -> bool:
-        if connection.poll() and connection.recv() == STOP:
-            stopping.set()
-        return stopping.is_set()
+        nonlocal stopping
+        stopping = stopping or (connection.poll() and connection.recv() == STOP)
+        return stopping
 
     return Watcher(stop, tell("steps"), tell("saved"), tell("warn"))
 
 
-def _answer_to(error: Exception) -> tuple[Any, ...]:
-    """Return what the first process is told about an error: it raises the same one, or Refused if memory is too small."""
-    if isinstance(error, BadInput):
-        return "bad input", str(error)
-    if isinstance(error, OSError):
-        parts = (error.errno, error.strerror, error.filename) if error.errno is not None else (str(error),)
-        return "by the system", *(part for part in parts if part is not None)
+def _error_for_first(error: Exception) -> Exception:
+    """Return the error that the first process raises: the same, Refused if memory is too small, or one with the traceback."""
+    if isinstance(error, BadInput | OSError):
+        return error
     if isinstance(error, RuntimeError) and any(words in str(error) for words in TOO_SMALL):
-        return "refused", f"--processes_per_device: the memory of the device is too small for so many processes; {LESS}"
-    return "failed", "".join(traceback.format_exception(error))
+        return Refused(f"--processes_per_device: the memory of the device is too small; {LESS}")
+    return RuntimeError("".join(traceback.format_exception(error)))
 
 
 def _end_with_parent() -> None:

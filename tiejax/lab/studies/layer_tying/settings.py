@@ -360,6 +360,7 @@ STUDY = Study(
     may_change=("checkpoint_every", "data_dir", "tracker", "processes_per_device"),
     appends=True,
     single_process=True,
+    shares_devices=lambda settings: settings.processes_per_device > 1,
     # One device that uses all cores is faster for fewer models than cores, since CPU devices do not share a model.
     device_a_core=lambda settings: len(settings.names) * len(settings.seed_list) >= cores(),
 )

@@ -18,6 +18,7 @@ from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stopped
 from tiejax.lab.runs.train import begin, timing_of
 from tiejax.lab.settings.checks import seed_list
+from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
 from tiejax.lab.studies.layer_tying.generation import generated
@@ -52,6 +53,8 @@ class Prepared(NamedTuple):
 
 def prepare(settings: Settings, console: Console, resume: bool) -> Prepared:
     """Prepare the text of a run, and read the weights from which its variants start; raises BadInput."""
+    if settings.processes_per_device > 1 and jax.default_backend() == "tpu":
+        raise BadInput("--processes_per_device: expected 1 on a TPU, which only one process can use")
     text = prepare_text(settings, console, resume)
     return Prepared(text, {} if resume else read_initial(settings, text.streams.vocabulary))
 

@@ -94,9 +94,6 @@ class Trainer:
                 weights = files.weights_file(params, records["final"]["best_owner"][0])
             return Ended(None if trained is None else trained[0], weights, layered.compile_s - before)
 
-    def close(self) -> None:
-        """Do nothing; a trainer in another process has to be ended."""
-
     def _layered_of(self, method: str) -> Layered:
         form = self._settings.form(method)
         if form not in self._layered:
