@@ -71,7 +71,7 @@ class Checkpoints:
     """
 
     directory: Path
-    ties: tying.Ties
+    ties: tying.TiesLike
     say: Callable[[str], None]
     run: str = ""
     keep: int = 2

@@ -115,7 +115,7 @@ class Ensemble:
     sample: Callable[[SeedKey, jax.Array, Any], Any]
     loss: Loss
     optimizer: optax.GradientTransformation
-    ties: tying.Ties
+    ties: tying.TiesLike
     arm_ties: np.ndarray
     steps: int
     recorders: Mapping[str, Recorder]

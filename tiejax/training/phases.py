@@ -90,7 +90,7 @@ def change_ties(
     phases: Sequence[Phase],
     arm_ties: np.ndarray,
     optimizer: optax.GradientTransformation,
-    ties: tying.Ties,
+    ties: tying.TiesLike,
     state: TrainState,
     step: jax.Array,
 ) -> TrainState:

@@ -33,7 +33,7 @@ class TrainState(NamedTuple):
 def make_step(
     loss: Loss,
     optimizer: optax.GradientTransformation,
-    ties: tying.Ties = (),
+    ties: tying.TiesLike = (),
     max_norm: float | None = None,
     squares: Callable[[PyTree], PyTree] = tying.leaf_squares,
 ) -> Step:

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.tie import PyTree, Ties, apply_transform, leaves_by_path, resolve_full
+from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path
+from tiejax.tying.ties import TiesLike, resolve_full
 
 
-def assert_tied(params: PyTree, ties: Ties) -> None:
+def assert_tied(params: PyTree, ties: TiesLike) -> None:
     """Raise TieError unless the two leaves of every tie are equal; NaN equals NaN.
 
     In a compiled function the comparison becomes part of the program, and the error is raised on the host when its result

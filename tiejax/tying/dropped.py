@@ -5,13 +5,13 @@ from typing import Any
 
 import jax
 
-from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import NNX_SUFFIX
-from tiejax.tying.patterns import expand
-from tiejax.tying.tie import PyTree, Tie, Ties, as_ties, leaves_by_path, path_name
+from tiejax.tying.leaves import is_tieable
+from tiejax.tying.patterns import reached
+from tiejax.tying.tie import PyTree, path_name
+from tiejax.tying.ties import TiesLike, as_ties
 
 
-def with_targets(stored: PyTree, ties: Ties) -> PyTree:
+def with_targets(stored: PyTree, leaves: Mapping[str, Any], ties: TiesLike) -> PyTree:
     """Return stored parameters with `None` at every target whose key is missing from its dictionary.
 
     A tree that holds `None` anywhere has kept its keys and is returned as it is. So are trees whose missing part is not in
@@ -20,42 +20,24 @@ def with_targets(stored: PyTree, ties: Ties) -> PyTree:
 
     Args:
         stored: Stored parameters.
+        leaves: Their leaves by path.
         ties: The ties that were passed to `store`.
 
     Returns:
         A tree of the same containers.
     """
-    leaves = leaves_by_path(stored)[0]
     if any(leaf is None for leaf in leaves.values()):
         return stored
+    pairs = [(tie.source, tie.target) for tie in as_ties(ties)]
+    found = reached(pairs, leaves, dict.fromkeys(path for path, leaf in leaves.items() if is_tieable(leaf)))
+    if all(target in leaves for target in found):
+        return stored
     levels = {path_name(path): len(path) for path, _ in jax.tree_util.tree_flatten_with_path(stored)[0]}
-    pending = [pair for tie in as_ties(ties) for pair in _pairs(tie, leaves)]
-    while pending:
-        # Sources first: the target's path is completed as its source's is, and a source may itself be missing.
-        ready = [pair for pair in pending if _name(pair[0], levels) in levels] or pending
-        pending = [pair for pair in pending if pair not in ready]
-        for source, target in ready:
-            if _name(target, levels) not in levels:
-                own = _name(source, levels)
-                target = f"{target}{NNX_SUFFIX}" if own != source else target
-                levels[target] = levels.get(own, max(levels.values(), default=1))
-                stored = _with_none(stored, _keys(stored, target, levels[target]))
+    for target, source in found.items():
+        if target not in levels:
+            levels[target] = levels[source]
+            stored = _with_none(stored, _keys(stored, target, levels[target]))
     return stored
-
-
-def _pairs(tie: Tie, leaves: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the sources and targets of a tie, as far as the sources say."""
-    if tie.source.count("*") != tie.target.count("*"):
-        return []
-    try:
-        return expand(tie.source, tie.target, leaves)
-    except TieError:  # raised again, with the name of the tie, by `resolve`
-        return []
-
-
-def _name(path: str, paths: Mapping[str, int]) -> str:
-    """Return a path with the `/value` of an NNX variable, if that is a leaf."""
-    return f"{path}{NNX_SUFFIX}" if path not in paths and f"{path}{NNX_SUFFIX}" in paths else path
 
 
 def _keys(tree: PyTree, path: str, depth: int) -> list[str]:

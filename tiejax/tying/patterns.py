@@ -12,16 +12,17 @@ from tiejax.tying.leaves import NNX_SUFFIX, is_tieable
 LISTED = 10  # the largest number of leaves that an error lists
 
 
-def expand(source: str, target: str, leaves: Mapping[str, Any]) -> list[tuple[str, str]]:
+def expand(source: str, target: str, leaves: Mapping[str, Any], arrays: Collection[str]) -> list[tuple[str, str]]:
     """Return the pairs of leaves that two paths with `*` name; the pair itself if there is no `*`.
 
-    A `*` of `source` matches any run of characters of a leaf that can be tied, slashes included, and the same run replaces the
+    A `*` of `source` matches any run of characters of an array's path, slashes included, and the same run replaces the
     corresponding `*` of `target`. If `target` has more of them, its first ones match any run without slashes.
 
     Args:
         source: The path or pattern of sources.
         target: The path or pattern of targets, with at least as many `*`.
         leaves: The leaves of the tree by path; `None` in place of a target.
+        arrays: The paths that `source` may match.
 
     Returns:
         Pairs (path of the source, path of the target).
@@ -29,38 +30,86 @@ def expand(source: str, target: str, leaves: Mapping[str, Any]) -> list[tuple[st
     Raises:
         TieError: No leaf matches, or a pattern of targets matches both arrays and `None`.
     """
-    if "*" not in source and "*" not in target:
+    if "*" not in target:
         return [(source, target)]
-    runs = source.count("*")
-    sources = [(source, ())] if not runs else _matches(source, ["(.*)"] * runs, leaves)
-    if not sources:
+    if "*" in source and not _sources(source, arrays):
         raise TieError(f"no leaf matches {source}; {listed(leaves, source)}")
-    free = target.count("*") - runs
-    if not free:
-        return [(path, _filled(target, groups)) for path, groups in sources]
-    pairs = [
-        (path, found)
-        for path, groups in sources
-        for found, _ in _matches(target, ["[^/]*"] * free + [re.escape(group) for group in groups], leaves, none=True)
-        if found not in (path, f"{path}{NNX_SUFFIX}")
-    ]
+    pairs = _pairs(source, target, leaves, arrays if "*" in source else [source])
     if not pairs:
         raise TieError(f"no leaf matches {target}; {listed(leaves, target)}")
-    empty = [found for _, found in pairs if leaves[found] is None]
-    if empty and len(empty) < len(pairs):
+    empty = [found for _, found in pairs if leaves.get(found) is None]
+    if empty and len(empty) < len(pairs) and source.count("*") < target.count("*"):
         raise TieError(f"{target} matches {empty[0]}, which is None, as well as arrays; write a narrower pattern")
     return pairs
 
 
-def _matches(
-    pattern: str, runs: Sequence[str], leaves: Mapping[str, Any], none: bool = False
-) -> list[tuple[str, tuple[str, ...]]]:
+def reached(pairs: Sequence[tuple[str, str]], leaves: Mapping[str, Any], arrays: Collection[str]) -> dict[str, str]:
+    """Return the targets that follow from the sources `arrays` along chains of ties, each with its source; sources come first.
+
+    Patterns match these targets too, until nothing new is found. In stored parameters the targets are `None`, and in a format
+    without `None` they are missing from `leaves`.
+
+    Args:
+        pairs: The source and the target of each tie, paths or patterns.
+        leaves: The leaves of the tree by path.
+        arrays: The paths of arrays.
+
+    Returns:
+        A mapping from the path of each target to that of its source.
+    """
+    found: dict[str, str] = {}
+    known, new = set(arrays), dict.fromkeys(arrays)
+    while new:
+        now = [pair for source, target in pairs for pair in _pairs(source, target, leaves, new)]
+        now = [(source, _like(source, completed(target, leaves), leaves)) for source, target in now]
+        found |= {target: source for source, target in reversed(now) if target not in found}
+        new = dict.fromkeys(target for _, target in now if target not in known)
+        known.update(new)
+    return found
+
+
+def completed(path: str, leaves: Collection[str]) -> str:
+    """Return a path with the `/value` of an NNX variable, if that is a leaf."""
+    return f"{path}{NNX_SUFFIX}" if path not in leaves and f"{path}{NNX_SUFFIX}" in leaves else path
+
+
+def _like(source: str, target: str, leaves: Collection[str]) -> str:
+    """Return the path of a missing target with the suffix that its source has."""
+    missing = target not in leaves and source.endswith(NNX_SUFFIX) and not target.endswith(NNX_SUFFIX)
+    return f"{target}{NNX_SUFFIX}" if missing else target
+
+
+def _pairs(source: str, target: str, leaves: Mapping[str, Any], arrays: Collection[str]) -> list[tuple[str, str]]:
+    """Return the pairs whose source is among `arrays`."""
+    free = target.count("*") - source.count("*")
+    sources = _sources(source, arrays)
+    if not free:
+        return [(path, _filled(target, groups)) for path, groups in sources]
+    tieable = [path for path, leaf in leaves.items() if is_tieable(leaf) or leaf is None]
+    return [
+        (path, found)
+        for path, groups in sources
+        for found, _ in _matches(target, ["[^/]*"] * free + [re.escape(group) for group in groups], tieable)
+        if found not in (path, f"{path}{NNX_SUFFIX}")
+    ]
+
+
+def _sources(source: str, arrays: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the paths that a source matches, with the groups of its `*`."""
+    return _matches(source, ["(.*)"] * source.count("*"), arrays)
+
+
+def _matches(pattern: str, runs: Sequence[str], paths: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
     """Return the paths that match a pattern, with their groups; `runs` holds a regular expression for each `*`.
 
-    The final `/value` of an NNX variable is optional. none: whether `None` counts as a leaf.
+    The final `/value` of an NNX variable is optional.
     """
+    if not runs:
+        present = [path for path in (pattern, f"{pattern}{NNX_SUFFIX}") if path in paths]
+        return [(path, ()) for path in present[:1]]
+    start = pattern.partition("*")[0]
     whole = re.compile(f"{_filled(pattern, runs, re.escape)}(?:{NNX_SUFFIX})?")
-    found = ((path, whole.fullmatch(path)) for path, leaf in leaves.items() if is_tieable(leaf) or (none and leaf is None))
+    found = ((path, whole.fullmatch(path)) for path in paths if path.startswith(start))
     return [(path, match.groups()) for path, match in found if match]
 
 
@@ -77,6 +126,9 @@ def nearest(wanted: str, paths: Collection[str], number: int = LISTED) -> list[s
 
 def listed(paths: Collection[str], wanted: str | None = None) -> str:
     """Return the words that list the leaves of a tree: all if they are few, otherwise the nearest to `wanted`, or the first."""
+    if "" in paths:
+        kind = type(paths[""]).__name__ if isinstance(paths, Mapping) else "one type"
+        return f"the tree is a single leaf ({kind}): pass a pytree of arrays, or register the class with jax.tree_util"
     if len(paths) <= LISTED:
         return f"the leaves are {', '.join(paths)}" if paths else "the tree has no leaves"
     if wanted is None:

@@ -10,11 +10,12 @@ import numpy as np
 from tiejax.tying.dropped import with_targets
 from tiejax.tying.errors import TieError
 from tiejax.tying.leaves import is_concrete
-from tiejax.tying.tie import PyTree, Ties, apply_transform, as_ties, leaves_by_path, resolve, resolve_full
+from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path
+from tiejax.tying.ties import TiesLike, as_ties, resolve_full, resolve_leaves
 from tiejax.tying.weighted import weighted
 
 
-def store(params: PyTree, ties: Ties) -> PyTree:
+def store(params: PyTree, ties: TiesLike) -> PyTree:
     """Keep each distinct array once, with `None` in place of every tie's target.
 
     The values of the targets are dropped. jax, optax and orbax treat `None` as an empty subtree, so gradients, the optimizer
@@ -31,7 +32,7 @@ def store(params: PyTree, ties: Ties) -> PyTree:
 
     Raises:
         TieError: The ties do not fit `params`: a leaf is missing, a pattern matches no leaf, a leaf has two sources, ties form
-            a cycle, or shapes or dtypes differ.
+            a cycle, shapes or dtypes differ, or a target is `None`, as in parameters that are already stored.
 
     Examples:
         >>> import numpy as np
@@ -41,12 +42,12 @@ def store(params: PyTree, ties: Ties) -> PyTree:
         ((3, 2), None)
     """
     leaves, treedef = leaves_by_path(params)
-    for tie in resolve(ties, params):
+    for tie in resolve_full(ties, params):
         leaves[tie.target] = None
     return jax.tree_util.tree_unflatten(treedef, leaves.values())
 
 
-def view(stored: PyTree, ties: Ties) -> PyTree:
+def view(stored: PyTree, ties: TiesLike) -> PyTree:
     """Rebuild the full tree of a model from stored parameters: every target reads its source through the tie's transform T.
 
     Call it inside the loss. Automatic differentiation then sums the gradient over all uses of each stored array:
@@ -57,7 +58,7 @@ def view(stored: PyTree, ties: Ties) -> PyTree:
 
     Args:
         stored: The parameters that `store` returned: arrays, or shapes, dtypes or partitions of them.
-        ties: The tie or ties that were passed to `store`.
+        ties: The ties that were passed to `store`. `resolve(ties, params)`, called once, saves their resolution in every trace.
 
     Returns:
         Full parameters, with the tree structure that `store` received.
@@ -77,10 +78,12 @@ def view(stored: PyTree, ties: Ties) -> PyTree:
         >>> grads["encoder"].shape, grads["decoder"]
         ((3, 2), None)
     """
-    stored = with_targets(stored, ties)
     leaves, treedef = leaves_by_path(stored)
+    filled = with_targets(stored, leaves, ties)
+    if filled is not stored:
+        leaves, treedef = leaves_by_path(filled)
     sources = {}
-    for tie in resolve(ties, stored):
+    for tie in resolve_leaves(ties, leaves):
         if leaves[tie.target] is not None:
             raise TieError(f"{tie}: {tie.target} still holds an array; pass the tree that store() returned")
         leaves[tie.target] = apply_transform(tie, _with_gradient_weight(leaves[tie.source], tie.weights[1]))
@@ -98,7 +101,7 @@ def _with_gradient_weight(x: Any, weight: Any) -> Any:
     return weighted(x, weight)
 
 
-def tied_loss(loss: Callable[..., Any], ties: Ties) -> Callable[..., Any]:
+def tied_loss(loss: Callable[..., Any], ties: TiesLike) -> Callable[..., Any]:
     """Turn a loss of full parameters into a loss of stored parameters.
 
     Args:
@@ -122,7 +125,7 @@ def tied_loss(loss: Callable[..., Any], ties: Ties) -> Callable[..., Any]:
     return loss_of_stored
 
 
-def equal_leaves(params: PyTree, ties: Ties) -> dict[str, bool]:
+def equal_leaves(params: PyTree, ties: TiesLike) -> dict[str, bool]:
     """Return, for each tie's target, whether its array equals the transformed array of its source, bit for bit.
 
     The comparison is by value, so it shows whether a declared tie actually holds. NaNs with the same bits are equal.

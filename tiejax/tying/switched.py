@@ -28,13 +28,14 @@ from tiejax.tying.optimizer_state import (
     parameter_leaves,
     shapes_by_path,
 )
-from tiejax.tying.tie import PyTree, Ties, leaves_by_path, resolve_full
+from tiejax.tying.tie import PyTree, leaves_by_path
 from tiejax.tying.tied_gradient import Switches, per_tie
+from tiejax.tying.ties import TiesLike, resolve_full
 
 Squares = Callable[[PyTree], PyTree]
 
 
-def copy_to_targets(tree: PyTree, like: PyTree, ties: Ties, on: Switches) -> PyTree:
+def copy_to_targets(tree: PyTree, like: PyTree, ties: TiesLike, on: Switches) -> PyTree:
     """Overwrite the target of every tie that is on with the transformed array of its source.
 
     Args:
@@ -69,7 +70,7 @@ def leaf_squares(grads: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), grads)
 
 
-def global_norm(grads: PyTree, ties: Ties, on: Switches, squares: Squares = leaf_squares) -> jax.Array:
+def global_norm(grads: PyTree, ties: TiesLike, on: Switches, squares: Squares = leaf_squares) -> jax.Array:
     """Return the Euclidean norm of symmetrised gradients over all leaves, counting a tied pair once.
 
     Args:
@@ -91,13 +92,13 @@ def global_norm(grads: PyTree, ties: Ties, on: Switches, squares: Squares = leaf
     return jnp.sqrt(sum(terms, start=jnp.zeros(())))
 
 
-def clip_scale(grads: PyTree, ties: Ties, on: Switches, max_norm: float, squares: Squares = leaf_squares) -> jax.Array:
+def clip_scale(grads: PyTree, ties: TiesLike, on: Switches, max_norm: float, squares: Squares = leaf_squares) -> jax.Array:
     """Return min(1, max_norm / norm), a scalar, for the `global_norm` of symmetrised gradients."""
     norm = global_norm(grads, ties, on, squares)
     return jnp.where(norm > max_norm, max_norm / norm, 1.0)
 
 
-def clip_by_global_norm(grads: PyTree, ties: Ties, on: Switches, max_norm: float) -> PyTree:
+def clip_by_global_norm(grads: PyTree, ties: TiesLike, on: Switches, max_norm: float) -> PyTree:
     """Scale symmetrised gradients to a `global_norm` of at most `max_norm`, counting a tied pair once.
 
     Args:

@@ -8,14 +8,15 @@ import jax
 import numpy as np
 
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.tie import Tie, Ties, as_ties
+from tiejax.tying.tie import Tie
+from tiejax.tying.ties import TiesLike, as_ties
 from tiejax.tying.transforms import Cast, Reshape, Scale, Slice, parts
 
 # Transforms with values, by their names in JSON; the value is the field or the fields of the class.
 WITH_VALUES: dict[str, Any] = {"cast": Cast, "scale": Scale, "reshape": Reshape, "slice": Slice}
 
 
-def ties_to_json(ties: Ties) -> str:
+def ties_to_json(ties: TiesLike) -> str:
     """Write ties as JSON, in a form that `ties_from_json` and people can read.
 
     A pattern is written as it is; write `resolve(ties, params)` to have one entry per leaf instead, which does not depend on

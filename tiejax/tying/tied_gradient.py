@@ -21,7 +21,8 @@ import numpy as np
 
 from tiejax.tying.errors import TieError, short
 from tiejax.tying.store import store, view
-from tiejax.tying.tie import PyTree, Tie, Ties, adjoint_transform, apply_transform, leaves_by_path, resolve_full, state_tie
+from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, state_tie
+from tiejax.tying.ties import TiesLike, resolve_full
 from tiejax.tying.weighted import scale
 
 Switches = jax.Array | np.ndarray | np.bool_ | bool | Sequence[bool]  # boolean, [] or [ties]
@@ -42,7 +43,7 @@ def per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
     return list(zip(ties, jnp.broadcast_to(switches, (len(ties),)), strict=True))
 
 
-def symmetrise(grads: PyTree, ties: Ties, on: Switches, gradient_weights: jax.Array | None = None) -> PyTree:
+def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: jax.Array | None = None) -> PyTree:
     """Turn the gradients of an untied loss into those of the tied loss, for every tie that is on.
 
     With the gradients g of source a and target b, and the tie's transform T, both leaves receive the sum over both uses,
@@ -89,7 +90,7 @@ def _is(weight: Any, number: int) -> bool:
     return isinstance(weight, int | float) and weight == number
 
 
-def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Ties, *args: Any) -> PyTree:
+def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: TiesLike, *args: Any) -> PyTree:
     """Compute the gradient of each use of every shared array separately, at W_target = T(W_source).
 
     Args:
@@ -109,7 +110,7 @@ def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: Ties, *args
     return jax.grad(loss)(view(stored, ties), *args)
 
 
-def collect(grads: PyTree, ties: Ties) -> PyTree:
+def collect(grads: PyTree, ties: TiesLike) -> PyTree:
     """Sum the gradients of the uses of each stored array: a g_source + b T^-1(g_target) for gradient weights (a, b).
 
     Args:

@@ -39,7 +39,8 @@ from tiejax.tying.optimizer_state import (
 )
 from tiejax.tying.policies import POLICIES, Keep, New, Policy
 from tiejax.tying.store import store, view
-from tiejax.tying.tie import PyTree, Tie, Ties, leaves_by_path, resolve, resolve_full
+from tiejax.tying.tie import PyTree, Tie, leaves_by_path
+from tiejax.tying.ties import TiesLike, resolve, resolve_full
 from tiejax.tying.transforms import Shape, entries_read, reads_part
 
 
@@ -54,7 +55,7 @@ class Optimizer(Protocol):
         """Return transformed updates and the next state."""
 
 
-def only_tied(tree: PyTree, ties: Ties) -> PyTree:
+def only_tied(tree: PyTree, ties: TiesLike) -> PyTree:
     """Replace every leaf that is neither a source nor a target of a tie with `None`.
 
     The policy `split` of `untie` needs `optimizer.init(only_tied(params, ties))`, updated at every step with the gradients of
@@ -62,7 +63,7 @@ def only_tied(tree: PyTree, ties: Ties) -> PyTree:
 
     Args:
         tree: Full parameters, or gradients of them.
-        ties: Ties between leaves of `tree`.
+        ties: TiesLike between leaves of `tree`.
 
     Returns:
         A tree that holds only the sources and targets of ties.
@@ -79,7 +80,7 @@ def untie(
     optimizer: Optimizer,
     stored: PyTree,
     opt_state: PyTree,
-    ties: Ties,
+    ties: TiesLike,
     policy: Policy = "copy",
     new: New = "target",
     use_states: PyTree = None,
@@ -205,14 +206,16 @@ def _replaced(
     return replaced
 
 
-def retie(optimizer: Optimizer, params: PyTree, opt_state: PyTree, ties: Ties, keep: Keep = "mean") -> tuple[PyTree, PyTree]:
+def retie(
+    optimizer: Optimizer, params: PyTree, opt_state: PyTree, ties: TiesLike, keep: Keep = "mean"
+) -> tuple[PyTree, PyTree]:
     """Begin ties during training: return stored parameters and their optimizer state, to continue with the ties.
 
     Args:
         optimizer: The optax optimizer that built `opt_state`.
         params: Full parameters.
         opt_state: The optimizer state of `params`.
-        ties: Ties between leaves of `params`.
+        ties: TiesLike between leaves of `params`.
         keep: The value and the state of the shared leaf: the `mean` of both leaves, or those of the `source` or the `target`.
             Step counts are not averaged: with `mean`, they are the source's.
 
@@ -252,7 +255,7 @@ def untie_switched(
     optimizer: Optimizer,
     params: PyTree,
     opt_state: PyTree,
-    ties: Ties,
+    ties: TiesLike,
     policy: Policy,
     new: New = "target",
     use_states: PyTree = None,
@@ -263,7 +266,7 @@ def untie_switched(
         optimizer: The optax optimizer that built `opt_state`.
         params: Full parameters.
         opt_state: The optimizer state of `params`.
-        ties: Ties between leaves of `params`.
+        ties: TiesLike between leaves of `params`.
         policy: See `untie`.
         new: See `untie`.
         use_states: See `untie`.
@@ -290,13 +293,13 @@ def _tree(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
     return _state(leaves_by_path(tree)[0] | dict(leaves), tree)
 
 
-def retie_switched(params: PyTree, opt_state: PyTree, ties: Ties, keep: Keep = "mean") -> tuple[PyTree, PyTree]:
+def retie_switched(params: PyTree, opt_state: PyTree, ties: TiesLike, keep: Keep = "mean") -> tuple[PyTree, PyTree]:
     """Make both leaves of every tie, and their optimizer states, equal when switched ties begin.
 
     Args:
         params: Full parameters.
         opt_state: The optimizer state of `params`.
-        ties: Ties between leaves of `params`.
+        ties: TiesLike between leaves of `params`.
         keep: See `retie`.
 
     Returns:
@@ -375,7 +378,7 @@ def _trained(params: PyTree, states: set[str]) -> PyTree:
     return jax.tree_util.tree_unflatten(treedef, kept)
 
 
-def _check_arguments(call: str, optimizer: Any, params: PyTree, opt_state: PyTree, ties: Ties) -> None:
+def _check_arguments(call: str, optimizer: Any, params: PyTree, opt_state: PyTree, ties: TiesLike) -> None:
     """Raise TieError if the optimizer is none, or the parameters and their optimizer state are swapped."""
     if not isinstance(optimizer, Optimizer):
         found = f"optimizer: expected an optax optimizer, with init and update, got {type(optimizer).__name__}"

@@ -33,9 +33,9 @@ def broadcasts_to(weight: Weight, shape: tuple[int, ...]) -> bool:
         return False
 
 
-def known_equal(one: Weight, other: Weight) -> bool:
-    """Whether two weights are known to be equal; a traced weight equals only itself."""
-    if one is other:
-        return True
-    traced = isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer)
-    return not traced and np.array_equal(one, other)
+def hashable(weight: Weight) -> Any:
+    """Return a value that represents a weight in comparisons and hashes; a traced weight equals only itself."""
+    if isinstance(weight, jax.core.Tracer):
+        return id(weight)
+    array = np.asarray(weight)
+    return (array.shape, array.dtype.name, array.tobytes()) if array.ndim else array.item()

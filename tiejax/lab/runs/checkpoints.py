@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.training.checkpoint import Checkpoints
-from tiejax.tying.tie import Ties
+from tiejax.tying.ties import TiesLike
 
 
-def open_checkpoints(run: RunDirectory, folder: Path, ties: Ties, say: Callable[[str], None], part: int = 0) -> Checkpoints:
+def open_checkpoints(run: RunDirectory, folder: Path, ties: TiesLike, say: Callable[[str], None], part: int = 0) -> Checkpoints:
     """Return the checkpoints of a run in one of its folders, with orbax silenced.
 
     ties, say: as for `Checkpoints`. part: number of the part of the seeds that is trained there.
