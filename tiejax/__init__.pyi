@@ -7,10 +7,13 @@ from .training.ensemble import Recorder as Recorder
 from .training.loop import train as train
 from .training.phases import Phase as Phase
 from .tying.assertion import assert_tied as assert_tied
+from .tying.count import count_parameters as count_parameters
 from .tying.errors import TieError as TieError
 from .tying.find import find_ties as find_ties
 from .tying.find import tie_between as tie_between
 from .tying.find import ties_of_keys as ties_of_keys
+from .tying.load import load_full as load_full
+from .tying.resize import resize_state as resize_state
 from .tying.store import equal_leaves as equal_leaves
 from .tying.store import store as store
 from .tying.store import tied_loss as tied_loss
@@ -20,5 +23,8 @@ from .tying.tie import Tie as Tie
 from .tying.tie_json import ties_from_json as ties_from_json
 from .tying.tie_json import ties_to_json as ties_to_json
 from .tying.tied_gradient import symmetrise as symmetrise
+from .tying.ties import Ties as Ties
+from .tying.ties import resolve as resolve
 from .tying.untie import retie as retie
 from .tying.untie import untie as untie
+from .tying.untie import untie_parameters as untie_parameters

@@ -174,6 +174,16 @@ def test_tie_between_selected_leaves(make):
     np.testing.assert_array_equal(turned(source, case), target)
 
 
+def test_selectors_that_read_the_array_of_an_nnx_variable():
+    from flax import nnx
+
+    layers = nnx.List([nnx.Embed(7, 3, rngs=nnx.Rngs(0)), nnx.Linear(3, 7, rngs=nnx.Rngs(0))])
+    found = tie_between(
+        layers, lambda model: model[0].embedding[...], lambda model: model[1].kernel[...], transform="transpose"
+    )
+    assert str(found) == "tie 0/embedding/value -> 1/kernel/value"
+
+
 def test_shared_nnx_variable_stays_shared():
     """jax differentiates the two occurrences separately, so they differ after one step; as a tie they stay equal."""
     from flax import nnx

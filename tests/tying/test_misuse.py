@@ -67,6 +67,16 @@ MISTAKES = {
         lambda: tying.tie_between(lambda tree: tree, lambda tree: tree, full()),
         r"target: expected a function that selects a leaf, got dict; the arguments are tie_between\(tree, source, target\)",
     ),
+    "part of a leaf": (
+        lambda: tying.tie_between(full(), lambda tree: tree["a"][0], lambda tree: tree["b"]),
+        r"expected a function that selects a leaf, got a\[0\]; write a Slice",
+    ),
+    "transposed leaf": (
+        lambda: tying.tie_between(full(), lambda tree: tree["a"], lambda tree: tree["b"].T),
+        r"expected a function that selects a leaf, got b\.T; write transform='transpose'",
+    ),
+    "T": (lambda: Tie("a", "b", "T"), "transform must be .*, got 'T'; did you mean 'transpose'"),
+    "a near name": (lambda: Tie("a", "b", "transposed"), "got 'transposed'; did you mean 'transpose'"),
     "path of an index": (lambda: Tie(1, "b"), "source: expected a path such as 'embed/embedding', got 1"),
     "path of keys": (lambda: Tie("a", ("head", "w")), r"target: expected a path such as 'head/w', got \('head', 'w'\)"),
     "three weights": (lambda: Tie("a", "b", gradient=[1, 2, 3]), r"gradient must be .* two weights \(a, b\), got \(1, 2, 3\)"),

@@ -1,4 +1,5 @@
 from .assertion import assert_tied as assert_tied
+from .count import count_parameters as count_parameters
 from .errors import TieError as TieError
 from .find import find_ties as find_ties
 from .find import tie_between as tie_between
@@ -15,6 +16,7 @@ from .layer_ties import choose as choose
 from .layer_ties import choose_resolved as choose_resolved
 from .layer_ties import start_ties as start_ties
 from .layer_ties import wiring as wiring
+from .load import load_full as load_full
 from .owner import LayerTies as LayerTies
 from .owner import Move as Move
 from .owner import Owner as Owner
@@ -34,6 +36,7 @@ from .policies import POLICIES as POLICIES
 from .policies import Keep as Keep
 from .policies import New as New
 from .policies import Policy as Policy
+from .resize import resize_state as resize_state
 from .store import equal_leaves as equal_leaves
 from .store import store as store
 from .store import tied_loss as tied_loss
@@ -65,4 +68,5 @@ from .untie import only_tied as only_tied
 from .untie import retie as retie
 from .untie import retie_switched as retie_switched
 from .untie import untie as untie
+from .untie import untie_parameters as untie_parameters
 from .untie import untie_switched as untie_switched

@@ -119,6 +119,17 @@ class _Mark:
     def __init__(self, path: str) -> None:
         self.path = path
 
+    def __getitem__(self, key: Any) -> "_Mark":
+        """Return the whole leaf for `...`, which reads the array of an NNX variable."""
+        if key is not Ellipsis:
+            raise TieError(f"expected a function that selects a leaf, got {self.path}[{short(key)}]; write a Slice")
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "T":
+            raise TieError(f"expected a function that selects a leaf, got {self.path}.T; write transform='transpose'")
+        raise AttributeError(name)
+
 
 def ties_of_keys(
     keys: Mapping[str, str], names: Callable[[str], str] = lambda name: name.replace(".", "/"), **how: Any

@@ -15,6 +15,7 @@ says what ties need of it:
 """
 
 import dataclasses
+import difflib
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -328,10 +329,13 @@ def parts(transform: Any) -> tuple[Elementary, ...]:
     if isinstance(transform, Elementary):
         return (transform,)
     names = list(map(repr, TRANSFORMS))
-    raise TieError(
-        f"transform must be {', '.join(names[:-1])} or {names[-1]}, got {short(transform)}; "
-        "or Cast, Scale, Reshape, Slice (in tiejax.tying), a pair of functions (forward, inverse), or a list of transforms"
+    near = ["transpose"] if transform in ("T", ".T") else difflib.get_close_matches(str(transform), TRANSFORMS, n=1)
+    advice = (
+        f"did you mean {near[0]!r}?"
+        if near
+        else "or Cast, Scale, Reshape, Slice (in tiejax.tying), a pair of functions (forward, inverse), or a list of transforms"
     )
+    raise TieError(f"transform must be {', '.join(names[:-1])} or {names[-1]}, got {short(transform)}; {advice}")
 
 
 def normalised(transform: Any) -> Any:

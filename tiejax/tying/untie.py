@@ -76,6 +76,31 @@ def only_tied(tree: PyTree, ties: TiesLike) -> PyTree:
     return jax.tree_util.tree_unflatten(treedef, [leaf if path in named else None for path, leaf in leaves.items()])
 
 
+def untie_parameters(stored: PyTree, ties: TiesLike) -> PyTree:
+    """End ties between parameters that have no optimizer state: return full parameters, every leaf in a separate buffer.
+
+    Unlike those of `view`, its arrays are copies, so that the result can be donated, and saved as an untied model.
+
+    Args:
+        stored: The parameters that `store` returned.
+        ties: The ties that were passed to `store`.
+
+    Returns:
+        Full parameters.
+
+    Raises:
+        TieError: The ties do not fit `stored`.
+
+    Examples:
+        >>> import numpy as np
+        >>> params = untie_parameters({"embed": np.ones(2), "head": None}, Tie("embed", "head"))
+        >>> params["head"].tolist()
+        [1.0, 1.0]
+    """
+    # Random keys and arrays of numpy are copied as well.
+    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if is_array(leaf) else leaf, view(stored, ties))
+
+
 def untie(
     optimizer: Optimizer,
     stored: PyTree,
@@ -127,14 +152,13 @@ def untie(
     _check_arguments("untie(optimizer, stored, opt_state, ties)", optimizer, stored, opt_state, ties)
     _check_choice("policy", policy, POLICIES)
     _check_choice("new", new, get_args(New))
-    # A copy, since one buffer in two leaves could not be donated.
-    params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if is_array(leaf) else leaf, view(stored, ties))
-    resolved, states = resolve(ties, params), _with_state(opt_state, stored)
-    old = leaves_by_path(fitted(opt_state, _shapes_of_init(optimizer, _trained(stored, states))))[0]
-    trained = _trained(params, states | {tie.target for tie in resolved if tie.source in states})
-    like = jax.eval_shape(optimizer.init, trained)
+    params = untie_parameters(stored, ties)
+    resolved, states = resolve(ties, params), with_state(opt_state, stored)
+    old = leaves_by_path(fitted(opt_state, shapes_of_init(optimizer, trained(stored, states))))[0]
+    whole = trained(params, states | {tie.target for tie in resolved if tie.source in states})
+    like = jax.eval_shape(optimizer.init, whole)
     owned, shapes, by_target = owned_leaves(like, params), shapes_by_path(params), {tie.target: tie for tie in resolved}
-    leaves = _replaced(optimizer, trained, like, owned, resolved, policy, new, use_states)
+    leaves = _replaced(optimizer, whole, like, owned, resolved, policy, new, use_states)
     for path, wanted in leaves_by_path(like)[0].items():
         if path in leaves or wanted is None:
             continue
@@ -149,7 +173,7 @@ def untie(
     return params, _state(leaves, like)
 
 
-def _shapes_of_init(optimizer: Optimizer, stored: PyTree) -> PyTree:
+def shapes_of_init(optimizer: Optimizer, stored: PyTree) -> PyTree:
     """Return shapes and dtypes of a new state of stored parameters."""
     try:
         return jax.eval_shape(optimizer.init, stored)
@@ -238,11 +262,11 @@ def retie(
     """
     _check_arguments("retie(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties)
     _check_choice("keep", keep, get_args(Keep))
-    resolved, states, shapes = resolve_full(ties, params), _with_state(opt_state, params), shapes_by_path(params)
-    old = fitted(opt_state, _shapes_of_init(optimizer, _trained(params, states)))
+    resolved, states, shapes = resolve_full(ties, params), with_state(opt_state, params), shapes_by_path(params)
+    old = fitted(opt_state, shapes_of_init(optimizer, trained(params, states)))
     owned, targets = owned_leaves(old, params), {tie.target for tie in resolved}
     stored = store(_tree(params, _joined(params, parameter_leaves(params), resolved, shapes, keep)), ties)
-    like = _shapes_of_init(optimizer, _trained(stored, states))
+    like = shapes_of_init(optimizer, trained(stored, states))
     joined, wanted = _joined(old, owned, resolved, shapes, keep), leaves_by_path(like)[0]
     for path, leaf in leaves_by_path(old)[0].items():
         of_target = path in owned and owned[path].owner in targets
@@ -280,12 +304,12 @@ def untie_switched(
     """
     _check_choice("policy", policy, POLICIES)
     _check_choice("new", new, get_args(New))
-    resolved, trained = resolve_full(ties, params), _trained(params, _with_state(opt_state, params))
-    opt_state = fitted(opt_state, jax.eval_shape(optimizer.init, trained))
+    resolved, whole = resolve_full(ties, params), trained(params, with_state(opt_state, params))
+    opt_state = fitted(opt_state, jax.eval_shape(optimizer.init, whole))
     owned = owned_leaves(opt_state, params)
     if policy != "copy":
         check_separate(opt_state, owned, resolved, params)
-    return _tree(opt_state, _replaced(optimizer, trained, opt_state, owned, resolved, policy, new, use_states))
+    return _tree(opt_state, _replaced(optimizer, whole, opt_state, owned, resolved, policy, new, use_states))
 
 
 def _tree(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
@@ -360,12 +384,12 @@ def _mean(shared: Any, others: Sequence[Any], group: Sequence[Tie], shape: Shape
     return total / sum((own.astype(total.dtype) for own in read), start=jnp.ones(shape, total.dtype))
 
 
-def _with_state(opt_state: PyTree, params: PyTree) -> set[str]:
+def with_state(opt_state: PyTree, params: PyTree) -> set[str]:
     """Return the paths of the parameters of which the optimizer state has a state."""
     return {leaf.owner for leaf in owned_leaves(opt_state, params).values()}
 
 
-def _trained(params: PyTree, states: set[str]) -> PyTree:
+def trained(params: PyTree, states: set[str]) -> PyTree:
     """Replace leaves that an optimizer does not train, such as functions and settings, with `None`.
 
     Kept are floating-point arrays, and the leaves at the paths `states`, of which the optimizer state has a state.
