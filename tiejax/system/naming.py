@@ -1,8 +1,20 @@
-"""A context manager that adds the file name to OSErrors."""
+"""Names of files: a check of names that others chose, and a context manager that adds the file name to OSErrors."""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+
+MOST_NAME_BYTES = 255
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is the name of one file in a folder, not a path, on every operating system."""
+    if text in ("", ".", "..") or set("/\\\0") & set(text):
+        return False
+    try:
+        return len(text.encode()) <= MOST_NAME_BYTES
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from tiejax.system.files import check_file, read_bytes
 from tiejax.system.visible import cut
 from tiejax.text.character_map import check_maps
 from tiejax.text.errors import CorpusError, first_line
+from tiejax.text.hub_answers import InvalidAnswer, checked_answers
 from tiejax.text.network import reachable
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -173,7 +174,8 @@ def _from_lines(path: Path, name: str) -> tokenizers.Tokenizer:
 def _from_hub(name: str) -> tokenizers.Tokenizer:
     online = not constants.HF_HUB_OFFLINE and reachable(constants.ENDPOINT)
     try:
-        return _from_json(Path(hf_hub_download(name, "tokenizer.json", local_files_only=not online)), name)
+        with checked_answers():
+            file = Path(hf_hub_download(name, "tokenizer.json", local_files_only=not online))
     except errors.LocalEntryNotFoundError:
         where = constants.ENDPOINT.split("//")[-1]
         raise CorpusError(
@@ -189,6 +191,9 @@ def _from_hub(name: str) -> tokenizers.Tokenizer:
         ) from None
     except errors.HfHubHTTPError as error:
         raise CorpusError(f"tokenizer {name}: the hub refused the request: {first_line(error)}") from None
+    except InvalidAnswer as error:
+        raise CorpusError(f"tokenizer {name}: {error}") from None
+    return _from_json(file, name)
 
 
 def train(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokenizers.Tokenizer:

@@ -1,18 +1,15 @@
 """Checkpoints named by their id, downloaded from a local server that answers as the hub does."""
 
-import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hub_checkpoints import checkpoint, values
+from hub_server import COMMIT, ID, hub_of
 from safetensors.numpy import load_file, save_file
 
 from tiejax.checkpoints.hub.architectures import known
@@ -20,69 +17,6 @@ from tiejax.checkpoints.hub.checkpoint import INDEX
 from tiejax.checkpoints.hub.download import is_id, shards_of_tables
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-ID = "some-org/some-model"
-
-
-class Hub(BaseHTTPRequestHandler):
-    """The parts of the hub's protocol that a snapshot needs: revision, list of files, and files with their digests."""
-
-    folder: Path
-    asked: list[str]  # files
-    ranges: list[tuple[str, int, int]]  # files, and the first and last byte
-
-    def do_HEAD(self):
-        self.answer(body=False)
-
-    def do_GET(self):
-        self.answer(body=True)
-
-    def answer(self, body):
-        path = self.path.split("?")[0]
-        files = sorted(file for file in self.folder.iterdir() if file.is_file())
-        if path == f"/api/models/{ID}/revision/main":
-            self.send_json({"id": ID, "sha": COMMIT, "siblings": [{"rfilename": file.name} for file in files]}, body)
-        elif path == f"/api/models/{ID}/tree/{COMMIT}":
-            tree = [{"type": "file", "path": file.name, "size": file.stat().st_size, "oid": digest(file)} for file in files]
-            self.send_json(tree, body)
-        elif (found := re.fullmatch(f"/{ID}/resolve/{COMMIT}/(.+)", path)) and (self.folder / found[1]).is_file():
-            self.send_file(self.folder / found[1], body)
-        elif path == "/":
-            self.send(b"", body)
-        else:
-            self.send_error(404)
-
-    def send_file(self, file, body):
-        content = file.read_bytes()
-        if asked := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
-            first, last = int(asked[1]), min(int(asked[2]), len(content) - 1)
-            self.ranges.append((file.name, first, last))
-            self.send(content[first : last + 1], body, digest(file), 206)
-            return
-        if body:
-            self.asked.append(file.name)
-        self.send(content, body, digest(file))
-
-    def send_json(self, content, body):
-        self.send(json.dumps(content).encode(), body)
-
-    def send(self, content, body, tag=None, status=200):
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        if tag:
-            self.send_header("ETag", f'"{tag}"')
-            self.send_header("X-Repo-Commit", COMMIT)
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
-
-    def log_message(self, *words):
-        pass
-
-
-def digest(file):
-    content = file.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @pytest.fixture
@@ -96,15 +30,8 @@ def served(tmp_path):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     (folder / "README.md").write_text("# A model\n")
     (folder / "pytorch_model.bin").write_bytes(b"never downloaded")
-    handler = type("Handler", (Hub,), {"folder": folder, "asked": [], "ranges": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    environment = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "cache")}
-    yield folder, environment, handler
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with hub_of(folder, tmp_path / "cache") as (handler, environment):
+        yield folder, environment, handler
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.system.files import check_file, read_bytes
+from tiejax.system.naming import is_name
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 MOST_JSON_BYTES = 2**26  # enough for an index of a million tensors
@@ -118,7 +119,7 @@ def _indexed(folder: Path, elsewhere: Elsewhere | None) -> tuple[dict[str, Tenso
     missing = []
     for file in sorted(set(places.values())):
         # Links in the folder may point anywhere, as in the hub's cache, but the index may only name files in the folder.
-        if "/" in file or "\\" in file or "\0" in file or file in ("", ".", ".."):
+        if not is_name(file):
             raise CheckpointError(f"{folder / INDEX}: {file!r} is not the name of a file in the same folder")
         if (folder / file).exists():
             shards[file] = _header(folder / file)

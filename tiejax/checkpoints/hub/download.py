@@ -5,8 +5,11 @@ Files are kept in the hub's cache, and a repeated download costs nothing. The va
 """
 
 import concurrent.futures
+import contextlib
+import errno
+import glob
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,16 @@ from tiejax.checkpoints.hub.checkpoint import (
     read_json,
 )
 from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.system.naming import is_name, naming
+from tiejax.text.hub_answers import checked_answers
 from tiejax.text.network import reachable
 
-ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
+ID = re.compile(r"(?P<id>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?!.*\.\.)(?P<revision>\w[\w./-]*))?")
 SMALL = ("*.json", "*.txt", "*.model", "*.md", "*.jinja")  # configuration, index, tokenizer, model card
-# Weights in other formats, and those that an original repository has beside them.
 AT_ONCE = 8  # headers asked for at the same time
+# Errors of the file system that holds the cache, not of the hub.
+CACHE_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE}
+# Weights in other formats, and those that an original repository has beside them.
 OTHER = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "original/*", "onnx/*")
 
 
@@ -78,7 +85,8 @@ def _folder_of_tables(name: str, tables: Sequence[str], headers: bool) -> Path:
         raise CheckpointError(f"{name}: its architecture is not known; download the whole checkpoint and name its folder")
     wanted = set(shards_of_tables(architecture, places) if architecture else ())
     wanted |= {str(places[table]) for table in tables if table in places}
-    folder = _snapshot(name, (*SMALL, *sorted(wanted)))
+    wanted = set(filter(is_name, wanted))  # other entries are an error when it is opened
+    folder = _snapshot(name, (*SMALL, *sorted(map(glob.escape, wanted))))
     if lacking := sorted(file for file in wanted if not (folder / file).exists()):
         raise CheckpointError(f"{name}: {lacking[0]}, which holds a table, is neither in the cache nor could be downloaded")
     return folder
@@ -126,26 +134,49 @@ def _headers(name: str, folder: Path, files: Sequence[str]) -> Headers:
 
 
 def _snapshot(name: str, patterns: Sequence[str] | None) -> Path:
-    """Return the folder in the hub's cache with the files that match, after downloading what it lacks."""
+    """Return the folder in the hub's cache with the files that match, after downloading what it lacks.
+
+    Raises CheckpointError, or OSError if the cache cannot be read or written.
+    """
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     matched = ID.fullmatch(name)
     assert matched is not None
-    unreachable = f"{name}: is not a folder, and no checkpoint of that name could be downloaded"
     offline = constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT)
     try:
-        return Path(
-            snapshot_download(
-                matched["id"],
-                revision=matched["revision"],
-                allow_patterns=None if patterns is None else list(patterns),
-                ignore_patterns=list(OTHER),
-                local_files_only=offline,
+        with naming(Path(constants.HF_HUB_CACHE)), checked_answers(), _bars() as bar:
+            return Path(
+                snapshot_download(
+                    matched["id"],
+                    revision=matched["revision"],
+                    allow_patterns=None if patterns is None else list(patterns),
+                    ignore_patterns=list(OTHER),
+                    local_files_only=offline,
+                    tqdm_class=bar,
+                )
             )
-        )
-    except HfHubHTTPError as error:
-        raise CheckpointError(f"{unreachable}: {one_line(error)}") from None
-    except (OSError, ValueError) as error:  # no network and not in the cache, or an invalid id
+    except (OSError, ValueError) as error:  # no network and not in the cache, an invalid id, or an invalid answer
+        if isinstance(error, OSError) and error.errno in CACHE_ERRORS:
+            raise
         why = f"{constants.ENDPOINT} cannot be reached" if offline else one_line(error)
-        raise CheckpointError(f"{unreachable}: {why}") from None
+        raise CheckpointError(f"{name}: is not a folder, and no checkpoint of that name could be downloaded: {why}") from None
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Any]:
+    """Yield a class of progress bars that are shown on a terminal only, and removed at the end, also after an error."""
+    from huggingface_hub.utils import tqdm
+
+    opened: list[Any] = []
+
+    class Bar(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            # disable=None hides a bar where there is no terminal.
+            super().__init__(*args, **{"disable": None, **options, "leave": False})
+            opened.append(self)
+
+    try:
+        yield Bar
+    finally:
+        for bar in opened:
+            bar.close()
