@@ -215,3 +215,103 @@ def test_shared_nnx_variable_stays_shared():
     kernel = model.a.kernel.get_value()
     expected = kernel - 0.1 * jax.grad(lambda w: jnp.sum(jnp.square(jnp.tanh(x @ w) @ w - 1)))(kernel)
     np.testing.assert_allclose(ours.a.kernel.get_value(), expected, rtol=1e-6)
+
+
+class Stateful(NamedTuple):
+    """A model with batch normalisation and dropout, whose state is an argument: `loss(params, state, key) -> (value, state)`."""
+
+    params: object
+    state: object
+    loss: object
+    tie: Tie
+    by_hand: object  # the same loss with the source in both places
+    select: object  # the source and the target of a tree
+
+
+def equinox_with_state():
+    import equinox as eqx
+
+    class Model(eqx.Module):
+        emb: eqx.nn.Embedding
+        norm: eqx.nn.BatchNorm
+        dropout: eqx.nn.Dropout
+        head: eqx.nn.Linear
+
+        def __call__(self, token, state, key):
+            hidden, state = self.norm(self.emb(token), state)
+            return self.head(self.dropout(hidden, key=key)), state
+
+    def make(key):
+        emb, head = jax.random.split(key)
+        return Model(
+            eqx.nn.Embedding(VOCABULARY, WIDTH, key=emb),
+            eqx.nn.BatchNorm(WIDTH, axis_name="batch", mode="batch"),
+            eqx.nn.Dropout(),
+            eqx.nn.Linear(WIDTH, VOCABULARY, use_bias=False, key=head),
+        )
+
+    def loss(model, state, key):
+        batched = jax.vmap(model, in_axes=(0, None, 0), out_axes=(0, None), axis_name="batch")
+        logits, state = batched(TOKENS, state, jax.random.split(key, VOCABULARY))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, TARGETS).mean(), state
+
+    def by_hand(model, state, key):
+        return loss(eqx.tree_at(lambda m: m.head.weight, model, model.emb.weight), state, key)
+
+    model, state = eqx.nn.make_with_state(make)(jax.random.key(0))
+    return Stateful(model, state, loss, Tie("emb/weight", "head/weight"), by_hand, lambda m: (m.emb.weight, m.head.weight))
+
+
+def haiku_with_state():
+    import haiku as hk
+
+    @hk.transform_with_state
+    def model(tokens):
+        hidden = hk.BatchNorm(True, True, 0.9, name="norm")(hk.Embed(VOCABULARY, WIDTH, name="emb")(tokens), is_training=True)
+        hidden = hk.dropout(hk.next_rng_key(), 0.5, hidden)
+        return hk.Linear(VOCABULARY, with_bias=False, name="head")(hidden)
+
+    def loss(params, state, key):
+        logits, state = model.apply(params, state, key, TOKENS)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, TARGETS).mean(), state
+
+    def by_hand(params, state, key):
+        return loss(params | {"head": {"w": params["emb"]["embeddings"].T}}, state, key)
+
+    params, state = model.init(jax.random.key(0), TOKENS)
+    tie = Tie("emb/embeddings", "head/w", transform="transpose")
+    return Stateful(params, state, loss, tie, by_hand, lambda p: (p["emb"]["embeddings"], p["head"]["w"]))
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("rate", [0.0, 1e-2])
+@pytest.mark.parametrize("make", [equinox_with_state, haiku_with_state])
+def test_state_and_keys_are_those_of_the_model_tied_by_hand(make, rate):
+    import equinox as eqx
+
+    case, optimizer = make(), optax.adamw(rate)
+    stored = store(case.params, case.tie)
+
+    def train(loss, params):
+        state, opt_state, losses = case.state, optimizer.init(eqx.filter(params, eqx.is_inexact_array)), []
+
+        @eqx.filter_jit
+        def step(params, state, opt_state, key):
+            (value, state), grads = eqx.filter_value_and_grad(loss, has_aux=True)(params, state, key)
+            updates, opt_state = optimizer.update(grads, opt_state, eqx.filter(params, eqx.is_inexact_array))
+            return eqx.apply_updates(params, updates), state, opt_state, value
+
+        for number in range(4):
+            params, state, opt_state, value = step(params, state, opt_state, jax.random.key(number))
+            losses.append(value)
+        return losses, params, state
+
+    losses, trained, state = train(tied_loss(case.loss, case.tie), stored)
+    expected, reference, expected_state = train(case.by_hand, case.params)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert len(np.unique(losses)) == 4  # new masks, and at a rate above 0 new parameters
+    np.testing.assert_allclose(case.select(trained)[0], case.select(reference)[0], rtol=1e-5)
+    assert len(jax.tree.leaves(state)) > 0
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7), state, expected_state)
+    changed = jax.tree.map(lambda one, other: not np.array_equal(one, other), state, case.state)
+    assert any(jax.tree.leaves(changed))

@@ -10,6 +10,7 @@ import numpy as np
 from tiejax.tying.dropped import with_targets
 from tiejax.tying.errors import TieError
 from tiejax.tying.leaves import is_concrete
+from tiejax.tying.lost import check_kept, snapshot
 from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path
 from tiejax.tying.ties import TiesLike, as_ties, resolve_full, resolve_leaves
 from tiejax.tying.weighted import weighted
@@ -52,6 +53,11 @@ def view(stored: PyTree, ties: TiesLike) -> PyTree:
 
     Call it inside the loss. Automatic differentiation then sums the gradient over all uses of each stored array:
     dL/dW = dL/dW_source + T^-1(dL/dW_target), or a dL/dW_source + b T^-1(dL/dW_target) for a tie with gradient weights (a, b).
+
+    An NNX module is copied, too: what its methods change in the copy, such as statistics of batch normalisation or counts of
+    dropout keys, is lost. `tiejax.nnx` ties the module itself.
+
+    Without compilation, source and target may be one array: copy the result before it is donated to a compiled function.
 
     A shape or a partition over devices of the target follows from that of the source. If dictionaries lack the keys of targets,
     because a file format without `None` dropped them, the keys are added.
@@ -112,7 +118,8 @@ def tied_loss(loss: Callable[..., Any], ties: TiesLike) -> Callable[..., Any]:
         The function `(stored, *args, **kwargs) -> loss(view(stored, ties), *args, **kwargs)`.
 
     Raises:
-        TieError: `loss` is not a function, or `ties` are not ties.
+        TieError: `loss` is not a function, or `ties` are not ties. When it is called: `loss` changes the state of an NNX module,
+            such as statistics of batch normalisation, and does not return it (use `tiejax.nnx`).
     """
     if not callable(loss):
         raise TieError(f"loss: expected a function of full parameters, got {type(loss).__name__}; write tied_loss(loss, ties)")
@@ -120,7 +127,11 @@ def tied_loss(loss: Callable[..., Any], ties: TiesLike) -> Callable[..., Any]:
 
     @functools.wraps(loss)
     def loss_of_stored(stored: PyTree, *args: Any, **kwargs: Any) -> Any:
-        return loss(view(stored, ties), *args, **kwargs)
+        params = view(stored, ties)
+        before = snapshot(params)
+        result = loss(params, *args, **kwargs)
+        check_kept(before, result)
+        return result
 
     return loss_of_stored
 

@@ -1,0 +1,517 @@
+"""Ties in NNX modules, against models that are tied by hand: their losses, gradients, statistics and dropout keys."""
+
+import pickle
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import optax
+import orbax.checkpoint
+import pytest
+from flax import nnx
+
+import tiejax.nnx
+from tiejax.tying import Functions, Scale, Tie, TieError, find_ties, store, tie_between, tied_loss
+
+VOCABULARY, WIDTH = 7, 3
+TOKENS = jnp.arange(VOCABULARY)
+TARGETS = (3 * TOKENS + 1) % VOCABULARY
+TIE = Tie("emb/embedding", "head/kernel", transform="transpose")
+RTOL = 1e-5
+
+
+class Model(nnx.Module):
+    """Batch normalisation and dropout between two tables."""
+
+    def __init__(self, rngs):
+        self.emb = nnx.Embed(VOCABULARY, WIDTH, rngs=rngs)
+        self.norm = nnx.BatchNorm(WIDTH, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.calls = nnx.Variable(jnp.zeros((), int))
+        self.head = nnx.Linear(WIDTH, VOCABULARY, use_bias=False, rngs=rngs)
+
+    def body(self, tokens):
+        self.calls[...] += 1
+        return self.dropout(self.norm(self.emb(tokens)))
+
+    def __call__(self, tokens):
+        return self.head(self.body(tokens))
+
+    @nnx.jit
+    def compiled(self, tokens):
+        return self(tokens)
+
+    @nnx.remat
+    def rematerialised(self, tokens):
+        return self(tokens)
+
+
+class ByHand(Model):
+    """The same model without a head of its own."""
+
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        del self.head
+
+    def __call__(self, tokens):
+        return self.body(tokens) @ self.emb.embedding[...].T
+
+
+def model(kind=Model):
+    return kind(nnx.Rngs(0))
+
+
+def tied(ties=TIE):
+    return tiejax.nnx.tie(model(), ties)
+
+
+def untied():
+    """The untied model, whose head has the values of the table."""
+    full = model()
+    full.head.kernel[...] = full.emb.embedding[...].T
+    return full
+
+
+def cross_entropy(logits):
+    return optax.softmax_cross_entropy_with_integer_labels(logits, TARGETS).mean()
+
+
+def loss(model):
+    return cross_entropy(model(TOKENS))
+
+
+@nnx.jit
+def step(model, optimizer):
+    value, grads = nnx.value_and_grad(loss)(model)
+    optimizer.update(model, grads)
+    return value
+
+
+def trained(model, rate, steps=4):
+    optimizer = nnx.Optimizer(model, optax.adamw(rate), wrt=nnx.Param)
+    return [float(step(model, optimizer)) for _ in range(steps)], optimizer
+
+
+def arrays(tree, which=...):
+    """The arrays of a module, an optimizer or a state by path; keys of dropout as integers."""
+    state = tree if isinstance(tree, nnx.State) else nnx.state(tree, which)
+    values = {"/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
+    is_key = {path: jnp.issubdtype(value.dtype, jax.dtypes.prng_key) for path, value in values.items() if value is not None}
+    return {path: np.asarray(jax.random.key_data(values[path]) if key else values[path]) for path, key in is_key.items()}
+
+
+def assert_close(found, expected, **tolerance):
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, err_msg=path, **({"rtol": RTOL, "atol": 1e-6} | tolerance))
+
+
+def test_training_is_that_of_the_model_tied_by_hand():
+    one, other = tied(), model(ByHand)
+    losses, optimizer = trained(one, 1e-2)
+    expected, reference = trained(other, 1e-2)
+    np.testing.assert_allclose(losses, expected, rtol=RTOL)
+    assert_close(arrays(one), arrays(other))  # parameters, statistics, dropout keys, the count of calls: each once
+    assert_close(arrays(optimizer), arrays(reference))
+    assert one.calls[...] == 4
+
+
+def test_state_lives_at_rate_0():
+    """Dropout draws new masks, and batch statistics move, as in the untied model; at rate 0 nothing else changes the loss."""
+    one, other = tied(), untied()
+    losses, expected = trained(one, 0.0)[0], trained(other, 0.0)[0]
+    np.testing.assert_allclose(losses, expected, rtol=RTOL)
+    assert len(set(losses)) == len(losses)
+    others = nnx.Not(nnx.Param)
+    assert_close(arrays(one, others), arrays(other, others))
+
+
+@pytest.mark.parametrize("call", ["compiled", "rematerialised"])
+def test_methods_under_transforms(call):
+    one, other = tied(), model(ByHand)
+    found = nnx.value_and_grad(lambda model: cross_entropy(getattr(model, call)(TOKENS)))(one)
+    expected = nnx.value_and_grad(loss)(other)
+    np.testing.assert_allclose(found[0], expected[0], rtol=RTOL)
+    assert_close(arrays(found[1]), arrays(expected[1]))
+    assert_close(arrays(one), arrays(other))
+
+
+def test_scan_over_steps():
+    def losses(model):
+        @nnx.jit
+        @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+        def steps(carry, _):
+            return carry, step(*carry)
+
+        return steps((model, nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)), jnp.arange(4))[1]
+
+    one, other = tied(), model(ByHand)
+    np.testing.assert_allclose(losses(one), losses(other), rtol=RTOL)
+    assert_close(arrays(one), arrays(other))
+
+
+def test_ensemble_by_vmap():
+    def ensemble(create):
+        models = nnx.split_rngs(splits=3)(nnx.vmap(create))(nnx.Rngs(0))
+        optimizers = nnx.vmap(lambda model: nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param))(models)
+        return [nnx.vmap(step)(models, optimizers) for _ in range(3)], models
+
+    losses, models = ensemble(lambda rngs: tiejax.nnx.tie(Model(rngs), TIE))
+    expected, reference = ensemble(ByHand)
+    np.testing.assert_allclose(losses, expected, rtol=RTOL)
+    assert_close(arrays(models), arrays(reference))
+
+
+@pytest.mark.parametrize("mode", [nnx.set_graph_mode, nnx.set_graph_updates])
+def test_functional_loops_and_tree_mode(mode):
+    """With neither graphs nor updates of graphs, NNX is used like this; it refuses modules that share a variable."""
+
+    def losses(model):
+        optimizer = nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
+
+        @nnx.jit
+        def step(model, optimizer):
+            graph, params, rest = nnx.split(model, nnx.Param, ...)
+
+            def loss_of(params, rest):
+                merged = nnx.merge(graph, params, rest, copy=True)
+                return loss(merged), nnx.state(merged, nnx.Not(nnx.Param))
+
+            (value, rest), grads = jax.value_and_grad(loss_of, has_aux=True)(params, rest)
+            nnx.update(model, rest)
+            optimizer.update(model, grads)
+            return value
+
+        return [step(model, optimizer) for _ in range(3)]
+
+    with mode(False):
+        one, other = tied(), model(ByHand)
+        np.testing.assert_allclose(losses(one), losses(other), rtol=RTOL)
+        assert_close(arrays(one), arrays(other))
+
+
+def test_closures_of_plain_jax():
+    one, other = tied(), model(ByHand)
+    one.eval(), other.eval()
+    del one.calls, other.calls
+    one.body = other.body = lambda tokens: one.emb(tokens)
+    for function in (jax.jit(lambda tokens: one(tokens)), jax.vmap(one), one):
+        np.testing.assert_allclose(function(TOKENS), other(TOKENS), rtol=RTOL)
+    with pytest.raises(TieError, match="tied to emb/embedding"):
+        one.head(jnp.ones(WIDTH))  # nothing of a trace was left behind
+
+
+@pytest.mark.parametrize(("gradient", "a", "b"), [("all", 1, 1), ("owner", 1, 0), ((0.5, 0.25), 0.5, 0.25), ((0.0, 1.0), 0, 1)])
+@pytest.mark.parametrize("call", ["__call__", "compiled"])
+def test_gradient_weights(gradient, a, b, call):
+    one = tied(Tie("emb/embedding", "head/kernel", transform="transpose", gradient=gradient))
+
+    def twice(model):  # weights of the first call do not act on the second
+        return cross_entropy(getattr(model, call)(TOKENS)) + cross_entropy(getattr(model, call)(TOKENS))
+
+    found, expected = arrays(nnx.grad(twice)(one)), arrays(nnx.grad(twice)(untied()))
+    total = a * expected["emb/embedding"] + b * expected["head/kernel"].T
+    np.testing.assert_allclose(found["emb/embedding"], total, rtol=RTOL, atol=1e-6)
+    np.testing.assert_array_equal(one.emb.embedding[...], model().emb.embedding[...])
+
+
+@pytest.mark.parametrize(
+    ("transform", "function"),
+    [
+        (["transpose", Scale(0.5)], lambda table: table.T / 2),
+        (Functions(lambda table: jnp.tanh(table.T), jnp.arctanh), lambda table: jnp.tanh(table.T)),
+    ],
+    ids=["scaled", "functions"],
+)
+def test_transforms(transform, function):
+    one, other = tied(Tie("emb/embedding", "head/kernel", transform=transform)), model(ByHand)
+    value, grads = nnx.value_and_grad(loss)(one)
+    by_hand = lambda model: cross_entropy(model.body(TOKENS) @ function(model.emb.embedding[...]))  # noqa: E731
+    expected, reference = nnx.value_and_grad(by_hand)(other)
+    np.testing.assert_allclose(value, expected, rtol=RTOL)
+    assert_close(arrays(grads), arrays(reference))
+
+
+def hand_untied(optimizer):
+    """The optimizer state of Adam with a copy of the table's moments for the head, in its layout."""
+    adam = nnx.as_pure(optimizer.opt_state)[0]
+    mu, nu = nnx.to_pure_dict(adam.mu), nnx.to_pure_dict(adam.nu)
+    return adam.count, *({**moment, "head": {"kernel": moment["emb"]["embedding"].T}} for moment in (mu, nu))
+
+
+def test_untie_with_the_optimizer():
+    one = tied()
+    _, optimizer = trained(one, 1e-2)
+    count, mu, nu = hand_untied(optimizer)
+    _, params, rest = nnx.split(one, nnx.Param, ...)
+    params = {**nnx.to_pure_dict(params), "head": {"kernel": params["emb"]["embedding"][...].T}}
+    assert tiejax.nnx.untie(one, optimizer) is one
+    assert type(one) is Model
+    assert isinstance(one.head.kernel, nnx.Param)
+    assert optimizer.step[...] == 4
+
+    other = model()
+    nnx.update(other, params)
+    nnx.update(other, {name: value for name, value in nnx.to_pure_dict(rest).items() if name != "head"})
+    adam = optax.adamw(1e-2)
+    state = (optax.ScaleByAdamState(count, mu, nu), *adam.init(params)[1:])
+    for _ in range(3):
+        value, grads = nnx.value_and_grad(loss)(other)
+        updates, state = adam.update(nnx.to_pure_dict(grads), state, params)
+        params = optax.apply_updates(params, updates)
+        nnx.update(other, params)
+        np.testing.assert_allclose(step(one, optimizer), value, rtol=RTOL)
+    assert_close(arrays(one), arrays(other))
+    assert not np.allclose(one.head.kernel[...], one.emb.embedding[...].T)
+
+
+def test_retie_with_the_optimizer():
+    one = model()
+    _, optimizer = trained(one, 1e-2)
+    table, kernel = one.emb.embedding[...], one.head.kernel[...]
+    adam = nnx.as_pure(optimizer.opt_state)[0]
+    means = [(moment["emb"]["embedding"] + moment["head"]["kernel"].T) / 2 for moment in (adam.mu, adam.nu)]
+    assert tiejax.nnx.retie(one, optimizer, TIE, keep="mean") is one
+    np.testing.assert_allclose(one.emb.embedding[...], (table + kernel.T) / 2, rtol=RTOL)
+    found = nnx.as_pure(optimizer.opt_state)[0]
+    for moment, mean in zip((found.mu, found.nu), means, strict=True):
+        np.testing.assert_allclose(moment["emb"]["embedding"], mean, rtol=RTOL, atol=1e-9)
+        assert "head" not in moment
+
+    other = model(ByHand)
+    nnx.update(other, nnx.state(one, nnx.Not(tiejax.nnx.Tied)))
+    reference = nnx.Optimizer(other, optax.adamw(1e-2), wrt=nnx.Param)
+    nnx.update(reference, nnx.state(optimizer))
+    for _ in range(3):
+        np.testing.assert_allclose(step(one, optimizer), step(other, reference), rtol=RTOL)
+    assert_close(arrays(one), arrays(other))
+
+
+def test_untie_without_an_optimizer():
+    one = tiejax.nnx.untie(tied())
+    np.testing.assert_array_equal(one.head.kernel[...], one.emb.embedding[...].T)
+    np.testing.assert_allclose(loss(one), loss(model(ByHand)), rtol=RTOL)
+    trained(one, 1e-2)
+
+
+def test_checkpoints_hold_every_array_once(tmp_path):
+    one = tied()
+    trained(one, 1e-2)
+    state = nnx.state(one, nnx.Not(nnx.RngKey))
+    assert "head/kernel" not in arrays(state)
+    with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.save(tmp_path / "dicts", nnx.to_pure_dict(state))
+        checkpointer.wait_until_finished()
+        abstract = nnx.eval_shape(tied)
+        restored = [
+            checkpointer.restore(tmp_path / "state", nnx.state(abstract, nnx.Not(nnx.RngKey))),
+            checkpointer.restore(tmp_path / "dicts"),
+        ]
+    assert 0 < size(tmp_path / "state") < 2**20
+    one.eval()
+    for state in restored:
+        other = tiejax.nnx.tie(Model(nnx.Rngs(1)), TIE)
+        other.eval()
+        assert not np.allclose(other(TOKENS), one(TOKENS))
+        nnx.update(other, state)
+        np.testing.assert_array_equal(other(TOKENS), one(TOKENS))
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "copied", [nnx.clone, lambda one: pickle.loads(pickle.dumps(one)), lambda one: nnx.merge(*nnx.split(one), copy=True)]
+)
+def test_copies_stay_tied(copied):
+    one = tied()
+    other = copied(one)
+    assert isinstance(other, Model)
+    other.emb.embedding[...] *= 2
+    one.eval(), other.eval()
+    by_hand = model(ByHand)
+    by_hand.emb.embedding[...] *= 2
+    by_hand.eval()
+    np.testing.assert_allclose(other(TOKENS), by_hand(TOKENS), rtol=RTOL)
+    assert not np.allclose(one(TOKENS), other(TOKENS))
+
+
+def test_parts_of_a_module():
+    def in_parts(model):
+        return cross_entropy(model.head(model.body(TOKENS)))
+
+    def in_a_block(model):
+        with tiejax.nnx.filled(model):
+            assert model.head.kernel.shape == (WIDTH, VOCABULARY)
+            return in_parts(model)
+
+    with pytest.raises(TieError, match=r"tied to emb/embedding; .* use `with tiejax\.nnx\.filled\(model\):`"):
+        nnx.grad(in_parts)(tied())
+    one, other = tied(), model(ByHand)
+    assert_close(arrays(nnx.grad(in_a_block)(one)), arrays(nnx.grad(loss)(other)))
+    assert_close(arrays(one), arrays(other))
+    with tiejax.nnx.filled(other):  # not tied
+        pass
+
+
+class Shared(nnx.Module):
+    """Variables in containers, and one that is shared as NNX does it."""
+
+    def __init__(self, rngs):
+        self.first, self.second = nnx.Linear(3, 3, rngs=rngs), nnx.Linear(3, 3, rngs=rngs)
+        self.second.kernel = self.first.kernel
+        self.layers = nnx.List([nnx.Linear(3, 3, rngs=rngs) for _ in range(3)])
+        self.scales = nnx.Dict(a=nnx.Param(jnp.full(3, 2.0)), b=nnx.Param(jnp.full(3, 3.0)))
+        self.plain = nnx.data({"a": [nnx.Param(jnp.full(3, 4.0))], "b": (nnx.Param(jnp.full(3, 5.0)),)})
+
+    def __call__(self, x):
+        for layer in (self.first, self.second, *self.layers):
+            x = jnp.tanh(layer(x))
+        return x * self.scales.a[...] * self.scales.b[...] * self.plain["a"][0][...] * self.plain["b"][0][...]
+
+
+def test_patterns_and_containers():
+    one = Shared(nnx.Rngs(0))
+    first = one.layers[0]
+    ties = [Tie("layers/0/*", "layers/*/*"), Tie("scales/a", "scales/b"), Tie("scales/a", "plain/a/0")]
+    tiejax.nnx.tie(one, ties)
+    left = {"first/kernel", "first/bias", "second/bias", "layers/0/kernel", "layers/0/bias", "scales/a", "plain/b/0"}
+    assert arrays(one).keys() == left
+
+    def by_hand(first, scale, x):
+        x = jnp.tanh(one.second(jnp.tanh(one.first(x))))
+        for _ in range(3):
+            x = jnp.tanh(x @ first["kernel"] + first["bias"])
+        return jnp.sum(x * scale**3 * 5.0)
+
+    x = jnp.linspace(-1, 1, 6).reshape(2, 3)
+    of_first = {"kernel": first.kernel[...], "bias": first.bias[...]}
+    expected, scale = jax.grad(by_hand, (0, 1))(of_first, one.scales.a[...], x)
+    found = arrays(nnx.jit(nnx.grad(lambda model, x: jnp.sum(model(x))))(one, x))
+    assert_close({name: found[f"layers/0/{name}"] for name in expected}, expected)
+    np.testing.assert_allclose(found["scales/a"], scale, rtol=RTOL)
+
+
+def test_a_variable_that_is_shared_already():
+    one, other = Shared(nnx.Rngs(0)), Shared(nnx.Rngs(0))
+    x = jnp.linspace(-1, 1, 6).reshape(2, 3)
+    ties = find_ties(one, equal=False)
+    assert [str(tie) for tie in ties] == ["tie first/kernel/value -> second/kernel/value"]
+    tiejax.nnx.tie(one, ties)
+    summed = lambda model: jnp.sum(model(x))  # noqa: E731
+    assert_close(arrays(nnx.grad(summed)(one)), arrays(nnx.grad(summed)(other)))
+    tiejax.nnx.untie(one)
+    assert one.first.kernel is not one.second.kernel
+    with pytest.raises(TieError, match="second/kernel and first/kernel are one variable; tie first/kernel as well"):
+        tiejax.nnx.tie(other, Tie("layers/0/kernel", "second/kernel"))
+
+
+def test_tie_between():
+    full = model()
+    one = tied(tie_between(full, lambda m: m.emb.embedding, lambda m: m.head.kernel, transform="transpose"))
+    np.testing.assert_allclose(loss(one), loss(model(ByHand)), rtol=RTOL)
+
+
+def other_state(*, pure):
+    state = nnx.state(Model(nnx.Rngs(1)))
+    return nnx.to_pure_dict(state) if pure else state
+
+
+def late():
+    """A step of an optimizer that was created before the module was tied."""
+    one = model()
+    optimizer = nnx.Optimizer(one, optax.adam(1e-2), wrt=nnx.Param)
+    step(tiejax.nnx.tie(one, TIE), optimizer)
+
+
+def set_in_block():
+    with tiejax.nnx.filled(tied()) as one:
+        one.head.kernel[...] = jnp.zeros((WIDTH, VOCABULARY))
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Switch off the type checks of the tests, which users do not have."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+ROWS = (jnp.ones((VOCABULARY, 1)), 1.0)
+MISTAKES = {
+    "set": (lambda: tied().head.kernel.set_value(jnp.zeros((3, 7))), "tied to emb/embedding and cannot be set"),
+    "set in a block": (set_in_block, "tied to emb/embedding and cannot be set"),
+    "an array in front of the head": (lambda: jnp.ones(WIDTH) @ tied().head.kernel, "tied to emb/embedding"),
+    "operators": (lambda: tied().head.kernel.value, "tied to emb/embedding"),
+    "untied state": (lambda: nnx.update(tied(), other_state(pure=False)), "tied to emb/embedding and cannot be set"),
+    "untied dicts": (lambda: nnx.update(tied(), other_state(pure=True)), "tied to emb/embedding and cannot be set"),
+    "merged": (lambda: nnx.merge(nnx.graphdef(tied()), other_state(pure=False))(TOKENS), "head/kernel holds an array"),
+    "merged dicts": (lambda: nnx.merge(nnx.graphdef(tied()), other_state(pure=True))(TOKENS), "head/kernel holds an array"),
+    "twice": (lambda: tiejax.nnx.tie(tied(), TIE), "already tied; untie it"),
+    "untied": (lambda: tiejax.nnx.untie(model()), "the module is not tied"),
+    "statistics": (lambda: tied(Tie("norm/mean", "norm/var")), "no leaf norm/mean"),
+    "weights of rows": (lambda: tied(Tie("emb/embedding", "head/kernel", "transpose", ROWS)), "weights .* are numbers"),
+    "in a tuple": (lambda: tiejax.nnx.tie(Shared(nnx.Rngs(0)), Tie("scales/a", "plain/b/0")), "plain/b/0 is in a tuple"),
+    "swapped": (lambda: tiejax.nnx.tie(TIE, model()), "model: expected an nnx.Module, got Tie"),
+    "a state": (lambda: tiejax.nnx.tie(nnx.state(model()), TIE), "model: expected an nnx.Module, got State"),
+    "optax": (lambda: tiejax.nnx.untie(tied(), optax.adam(1e-2)), "optimizer: expected an nnx.Optimizer, got GradientTrans"),
+    "late": (late, "pytree"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake, unchecked):
+    call, message = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=message) as caught:
+        call()
+    assert isinstance(caught.value, TieError) or mistake == "late"  # optax's own error
+
+
+def test_a_refused_tie_changes_nothing():
+    one = Shared(nnx.Rngs(0))
+    with pytest.raises(TieError):
+        tiejax.nnx.tie(one, [Tie("scales/a", "scales/b"), Tie("scales/a", "plain/b/0")])
+    assert type(one) is Shared
+    assert isinstance(one.scales.b, nnx.Param)
+
+
+def test_printing():
+    one = tied()
+    assert "source='emb/embedding'" in str(one)
+    assert "TiedModel" in nnx.tabulate(one, TOKENS)
+
+
+def batch_norm_only():
+    full = model()
+    full.dropout = nnx.Dropout(0.0)
+    return full
+
+
+def test_changes_in_a_copy_of_the_module_are_refused():
+    """`view` copies a module; a loss that changes the copy is refused, unless it returns the changes."""
+    graph, params, rest = nnx.split(batch_norm_only(), nnx.Param, ...)
+    stored = store(nnx.merge(graph, params, rest), TIE)
+    with pytest.raises(TieError, match=r"changed calls of a copy of the module.*tiejax\.nnx\.tie\(model, ties\)"):
+        nnx.value_and_grad(tied_loss(loss, TIE))(stored)
+
+    def returning(model):
+        return loss(model), nnx.state(model, nnx.Not(nnx.Param))
+
+    value, state = tied_loss(returning, TIE)(stored)
+    by_hand = model(ByHand)
+    by_hand.dropout = nnx.Dropout(0.0)
+    np.testing.assert_allclose(value, loss(by_hand), rtol=RTOL)
+    np.testing.assert_allclose(state["norm"]["mean"][...], by_hand.norm.mean[...], rtol=RTOL)
+
+
+@pytest.mark.parametrize("call", ["__call__", "compiled", "rematerialised"])
+def test_evaluation_of_a_copy_of_the_module(call):
+    """Transforms inside the module replace the arrays of its variables, but nothing has changed."""
+    full = batch_norm_only()
+    full.body = lambda tokens: full.emb(tokens)
+    full.eval()
+    value = tied_loss(lambda model: cross_entropy(getattr(model, call)(TOKENS)), TIE)(store(full, TIE))
+    table = full.emb.embedding[...]
+    np.testing.assert_allclose(value, cross_entropy(table @ table.T), rtol=RTOL)

@@ -1,0 +1,379 @@
+"""Ties in a Flax NNX module, in place of its parameters; all other state of the module stays live.
+
+`tiejax.tying` returns new trees, so `view` of a module is a copy, and what its methods change (statistics of batch normalisation,
+counts of dropout keys, caches) is lost with it. Here the module itself is tied: a variable of type `Tied`, which holds no array,
+takes the place of every target, and each public method of the module runs with the targets filled from their sources. So
+`nnx.state(model, nnx.Param)`, the optimizer and checkpoints have every array once, and gradients are the sum over its uses.
+
+Imported on its own, `import tiejax.nnx`, since it needs flax >= 0.12.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from tiejax.tying.errors import TieError
+from tiejax.tying.leaves import NNX_SUFFIX, is_array
+from tiejax.tying.policies import Keep, New, Policy
+from tiejax.tying.store import view
+from tiejax.tying.tie import Tie, Ties, leaves_by_path, resolve_full
+from tiejax.tying.untie import retie as retie_tree
+from tiejax.tying.untie import untie as untie_tree
+
+Keys = tuple[Any, ...]
+
+CONTAINERS = (nnx.List, list, tuple, dict)
+OUTSIDE = "outside the methods of the tied module it holds no array; use `with tiejax.nnx.filled(model):`"
+
+
+class Tied(nnx.Variable):
+    """The variable in place of a tie's target. It holds no array, except while a method of the tied module runs.
+
+    Reading it at any other time raises TieError. The filter `tiejax.nnx.Tied` selects these variables.
+    """
+
+    def _refusal(self) -> str:
+        return f"this variable is tied to {self.get_metadata('source')}; {OUTSIDE}"
+
+    def get_value(self, **index: Any) -> Any:
+        """Return the array, or None outside the methods of the module, as NNX expects of the values of a state.
+
+        Raises TieError there if `index` is given: `variable[...]` is how a layer reads its parameters.
+        """
+        if self.get_raw_value() is None and index:
+            raise TieError(self._refusal())
+        return super().get_value(**index)
+
+    @property
+    def value(self) -> Any:
+        """Return the array; raises TieError outside the methods of the module."""
+        return self[...]
+
+    def __jax_array__(self) -> Any:
+        return self[...]
+
+    def set_value(self, value: Any, **index: Any) -> None:
+        """Raise TieError: the array is the source's."""
+        raise TieError(
+            f"this variable is tied to {self.get_metadata('source')} and cannot be set; set that one, or untie first"
+        )
+
+    def set_raw_value(self, value: Any, **how: Any) -> None:
+        """Set the array while the module is filled, as transforms of NNX do; otherwise only None is accepted."""
+        if value is not None and self.get_raw_value() is None:
+            self.set_value(value)
+        _put(self, value)
+
+    def update_from_state(self, variable_state: Any) -> None:
+        """See `set_raw_value`."""
+        self.set_raw_value(variable_state.get_raw_value())
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.get_metadata() or self.get_raw_value() is not None:
+            return super().__getattr__(name)
+        raise AttributeError(f"{name}: {self._refusal()}")
+
+    def __nnx_repr__(self) -> Iterator[Any]:
+        yield nnx.reprlib.Object(type=type(self).__name__)
+        yield nnx.reprlib.Attr("source", self.get_metadata("source"))
+
+    def __treescope_repr__(self, path: Any, subtree_renderer: Any) -> Any:
+        return subtree_renderer(f"{type(self).__name__}({self.get_metadata('source')})", path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Original:
+    """The type and the metadata of the variable that a `Tied` replaces."""
+
+    type: Any
+    metadata: tuple[tuple[str, Any], ...]
+
+    def __repr__(self) -> str:
+        return self.type.__name__
+
+
+class Bound(NamedTuple):
+    """A resolved tie, with the keys that lead to its two variables."""
+
+    tie: Tie
+    source: Keys
+    target: Keys
+
+
+def tie(model: Any, ties: Ties, wrt: Any = nnx.Param) -> Any:
+    """Tie a module in place: its targets hold no array and read their sources whenever a method of the module runs.
+
+    Create the optimizer after the module is tied, as in `nnx.Optimizer(tie(model, ties), tx, wrt=nnx.Param)`; `retie` ties a module
+    that already has an optimizer. The values of the targets are dropped.
+
+    The module gets a subclass of its class, whose public methods fill the targets. A loss that calls parts of the module instead,
+    as in `model.head(x)`, does so in `with tiejax.nnx.filled(model):`. Call `tie`, `untie` and `retie` outside of transforms, or where
+    a transform creates and returns the module.
+
+    Args:
+        model: An `nnx.Module`.
+        ties: A tie or several between variables of `model`. Patterns match the variables that `wrt` selects.
+        wrt: A filter for the variables that can be tied.
+
+    Returns:
+        `model`.
+
+    Raises:
+        TieError: The ties do not fit `model`; it is already tied; a target is shared with a variable that is not tied; or a gradient
+            weight is an array.
+    """
+    bound = _bound(model, ties, wrt)
+    for one in bound:
+        variable = _at(model, one.target)
+        tied = Tied(
+            None,
+            eager_sharding=False,
+            source=one.tie.source,
+            original=Original(type(variable), tuple(sorted(variable.get_metadata().items()))),
+        )
+        _assign(model, one.target, tied)
+    object.__setattr__(model, "__class__", _tied_class(type(model), not jax.tree_util.all_leaves([model])))
+    model.tied_leaves = bound
+    return model
+
+
+def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New = "target") -> Any:
+    """End the ties of a module in place, together with the state of its optimizer.
+
+    Args:
+        model: The module that `tie` or `retie` returned.
+        optimizer: The `nnx.Optimizer` of the module, or None.
+        policy: How the optimizer state continues, as for `tiejax.untie`; not `split`.
+        new: Which variable of a tie counts as new.
+
+    Returns:
+        `model`, of its own class again.
+
+    Raises:
+        TieError: The module is not tied, or see `tiejax.untie`.
+        ValueError: An unknown policy.
+    """
+    bound = bindings(model)
+    if not bound:
+        raise TieError("the module is not tied")
+    if optimizer is not None:
+        stored = _pure(model, optimizer)
+        _, opt_state = untie_tree(optimizer.tx, stored, _arrays(optimizer.opt_state), [one.tie for one in bound], policy, new)
+    with filled(model):
+        values = [jnp.array(_at(model, one.target).get_raw_value(), copy=True) for one in bound]
+    for one, value in zip(bound, values, strict=True):
+        original = _at(model, one.target).get_metadata("original")
+        _assign(model, one.target, original.type.from_metadata(value, dict(original.metadata)))
+    del model.tied_leaves
+    object.__setattr__(model, "__class__", type(model).__bases__[0])
+    if optimizer is not None:
+        _set_state(model, optimizer, opt_state)
+    return model
+
+
+def retie(model: Any, optimizer: Any, ties: Ties, keep: Keep = "mean") -> Any:
+    """Tie a module in place, together with the state of its optimizer.
+
+    Args:
+        model: An `nnx.Module` that is not tied.
+        optimizer: The `nnx.Optimizer` of the module.
+        ties: A tie or several between variables that the optimizer trains.
+        keep: The value and the state of the shared variable: the `mean` of both, or those of the `source` or the `target`.
+
+    Returns:
+        `model`.
+
+    Raises:
+        TieError: See `tie` and `tiejax.retie`.
+        ValueError: An unknown value of `keep`.
+    """
+    params = _pure(model, optimizer)
+    resolved = [one.tie for one in _bound(model, ties, optimizer.wrt)]
+    stored, opt_state = retie_tree(optimizer.tx, params, _arrays(optimizer.opt_state), resolved, keep)
+    tie(model, ties, optimizer.wrt)
+    leaves = leaves_by_path(stored)[0]
+    for one in bindings(model):
+        _at(model, one.source).set_raw_value(leaves[_name(one.source)])
+    _set_state(model, optimizer, opt_state)
+    return model
+
+
+def bindings(model: Any) -> tuple[Bound, ...]:
+    """Return the resolved ties of a module, with the keys of their variables; none if it is not tied."""
+    return getattr(model, "tied_leaves", ())
+
+
+@contextlib.contextmanager
+def filled(model: Any) -> Iterator[Any]:
+    """Fill the targets of a tied module from their sources, for the block of a `with` statement.
+
+    Needed where a loss calls parts of the module, `model.head(model.body(x))`, or reads a target. Do not train in the block.
+
+    Args:
+        model: A tied module; any other is left as it is.
+
+    Yields:
+        `model`.
+
+    Raises:
+        TieError: A target holds an array, as after `nnx.merge` with the state of an untied module.
+    """
+    bound = bindings(model)
+    if not bound or model.tied_filled:
+        yield model
+        return
+    before: dict[str, tuple[Any, Any]] = {}
+    for one in bound:
+        for path, keys in ((one.tie.source, one.source), (one.tie.target, one.target)):
+            variable = _at(model, keys)
+            before[path] = variable, variable.get_raw_value()
+        if not isinstance(variable, Tied) or before[one.tie.target][1] is not None:
+            raise TieError(f"{one.tie}: {one.tie.target} holds an array; the module has the state of one that is not tied")
+    full = view({path: value for path, (_, value) in before.items()}, [one.tie for one in bound])
+    try:
+        for path, (variable, value) in before.items():
+            if full[path] is not value:
+                _put(variable, full[path])
+        object.__setattr__(model, "tied_filled", True)
+        yield model
+    finally:
+        vars(model).pop("tied_filled", None)
+        for path, (variable, value) in before.items():
+            if full[path] is not value:
+                _put(variable, value)
+
+
+def _put(variable: Any, value: Any) -> None:
+    """Set the array of a variable, also of a module that was created outside the current trace: it is removed within the trace."""
+    object.__setattr__(variable, "_raw_value", value)
+
+
+@functools.cache
+def _tied_class(cls: Any, is_pytree: bool) -> Any:
+    """Return the subclass of a module's class whose public methods run with the targets filled."""
+    attributes = {
+        name: value for base in reversed(cls.__mro__) if base not in nnx.Module.__mro__ for name, value in vars(base).items()
+    }
+    methods = {name: _filling(value) for name, value in attributes.items() if _is_method(name, value)}
+    body = methods | {
+        "__module__": cls.__module__,
+        "__qualname__": f"Tied{cls.__qualname__}",
+        "__reduce__": lambda self: (_unpickled, (cls, is_pytree, self.__getstate__())),
+        "tied_filled": False,
+    }
+    return type(cls)(f"Tied{cls.__name__}", (cls,), body, pytree=is_pytree)
+
+
+def _unpickled(cls: Any, is_pytree: bool, state: Any) -> Any:
+    model = object.__new__(_tied_class(cls, is_pytree))
+    model.__setstate__(state)
+    return model
+
+
+def _is_method(name: str, value: Any) -> bool:
+    """Whether an attribute of a class is a method that a user calls; methods under transforms, as of `nnx.jit`, are objects."""
+    public = name == "__call__" or not name.startswith("__")
+    return public and callable(value) and hasattr(value, "__get__") and not isinstance(value, type | staticmethod | classmethod)
+
+
+def _filling(method: Any) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with filled(self):
+            return method.__get__(self, type(self))(*args, **kwargs)
+
+    return run
+
+
+def _variables(model: Any) -> dict[Keys, Any]:
+    """Return the variables of a module by their keys; one that is shared is under all of its keys."""
+    found = {keys: node for keys, node in nnx.iter_graph(model) if isinstance(node, nnx.Variable)}
+    for group in nnx.find_duplicates(model, only=nnx.Variable):
+        found |= dict.fromkeys(group, next(found[keys] for keys in group if keys in found))
+    return found
+
+
+def _selected(wrt: Any, keys: Keys, variable: Any) -> bool:
+    return is_array(variable.get_raw_value()) and nnx.filterlib.to_predicate(wrt)(keys, variable)
+
+
+def _bound(model: Any, ties: Ties, wrt: Any) -> tuple[Bound, ...]:
+    """Resolve ties between variables of a module that is not tied."""
+    if not isinstance(model, nnx.Pytree):
+        raise TieError(f"model: expected an nnx.Module, got {type(model).__name__}; the module comes first, then the ties")
+    if bindings(model):
+        raise TieError("the module is already tied; untie it, and tie it with all ties at once")
+    variables = _variables(model)
+    chosen = {f"{_name(keys)}{NNX_SUFFIX}": keys for keys in variables if _selected(wrt, keys, variables[keys])}
+    resolved = resolve_full(ties, {path: variables[keys].get_raw_value() for path, keys in chosen.items()})
+    bound = []
+    for one in resolved:
+        source, target = chosen[one.source], chosen[one.target]
+        bound.append(Bound(dataclasses.replace(one, source=_name(source), target=_name(target)), source, target))
+    _check_bound(model, bound, variables)
+    return tuple(bound)
+
+
+def _check_bound(model: Any, bound: Sequence[Bound], variables: dict[Keys, Any]) -> None:
+    """Raise TieError if a target is also another variable, or cannot be replaced, or if a tie has no place in a graph definition."""
+    dropped = {one.target for one in bound}
+    for one in bound:
+        for keys, variable in variables.items():
+            if variable is variables[one.target] and keys not in dropped and keys != one.source:
+                raise TieError(f"{one.tie}: {_name(one.target)} and {_name(keys)} are one variable; tie {_name(keys)} as well")
+        parent = _at(model, one.target[:-1])
+        if isinstance(parent, tuple):
+            advice = "which cannot be changed; use a list, nnx.List or nnx.Dict"
+            raise TieError(f"{one.tie}: {one.tie.target} is in a tuple, {advice}")
+        try:
+            hash(one)
+        except TypeError:
+            raise TieError(f"{one.tie}: gradient weights of a module's ties are numbers, not arrays") from None
+
+
+def _name(keys: Keys) -> str:
+    return "/".join(map(str, keys))
+
+
+def _at(model: Any, keys: Keys) -> Any:
+    """Return the node of a module under a sequence of keys."""
+    for key in keys:
+        model = model[key] if isinstance(model, CONTAINERS) else getattr(model, key)
+    return model
+
+
+def _assign(model: Any, keys: Keys, variable: Any) -> None:
+    """Replace a variable of a module."""
+    parent = _at(model, keys[:-1])
+    if isinstance(parent, CONTAINERS):
+        parent[keys[-1]] = variable
+    else:
+        setattr(parent, keys[-1], variable)
+
+
+def _pure(model: Any, optimizer: Any) -> Any:
+    """Return the arrays that an optimizer trains."""
+    if not isinstance(optimizer, nnx.Optimizer):
+        raise TieError(f"optimizer: expected an nnx.Optimizer, got {type(optimizer).__name__}")
+    return _arrays(nnx.state(model, optimizer.wrt))
+
+
+def _arrays(tree: Any) -> Any:
+    """Return a tree with the arrays of its variables in their places."""
+    is_variable = lambda node: isinstance(node, nnx.Variable)  # noqa: E731
+    return jax.tree.map(lambda node: node.get_raw_value() if is_variable(node) else node, tree, is_leaf=is_variable)
+
+
+def _set_state(model: Any, optimizer: Any, opt_state: Any) -> None:
+    """Replace the state of an optimizer by one for the present variables of the module; the number of steps is kept."""
+    fresh = nnx.Optimizer(model, optimizer.tx, wrt=optimizer.wrt).opt_state
+    wanted, treedef = leaves_by_path(_arrays(fresh))
+    leaves = leaves_by_path(opt_state)[0]
+    nnx.update(fresh, nnx.state(jax.tree_util.tree_unflatten(treedef, [leaves[path] for path in wanted])))
+    optimizer.opt_state = nnx.data(fresh)

@@ -1,0 +1,37 @@
+"""Changes that a loss makes in the copy of an NNX module, which would be lost."""
+
+import sys
+from typing import Any
+
+import jax
+
+from tiejax.tying.errors import TieError
+from tiejax.tying.leaves import NNX_SUFFIX
+from tiejax.tying.tie import PyTree, path_name
+
+Snapshot = list[tuple[str, Any, Any]]  # path, variable, value
+
+
+def snapshot(params: PyTree) -> Snapshot:
+    """Return the NNX variables of a tree and their values; other trees do not change in place."""
+    nnx = sys.modules.get("flax.nnx")  # a tree of NNX exists only if NNX was imported
+    if nnx is None:
+        return []
+    pairs = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    return [(path_name(path), leaf, leaf.get_raw_value()) for path, leaf in pairs if isinstance(leaf, nnx.Variable)]
+
+
+def check_kept(before: Snapshot, result: Any) -> None:
+    """Raise TieError if variables have changed since `before`, and the loss does not return their new values.
+
+    Transforms of NNX inside a loss replace the values of all variables that they see, parameters included, by equal ones. Only
+    changes of other variables alone are therefore known to be changes.
+    """
+    changed = [(path, variable) for path, variable, value in before if variable.get_raw_value() is not value]
+    returned = {id(leaf) for leaf in jax.tree.leaves(result)}
+    lost = [path for path, variable in changed if id(variable.get_raw_value()) not in returned]
+    if lost and not any(isinstance(variable, sys.modules["flax.nnx"].Param) for _, variable in changed):
+        raise TieError(
+            f"the loss changed {lost[0].removesuffix(NNX_SUFFIX)} of a copy of the module, and the change would be lost; tie the "
+            "module itself, with tiejax.nnx.tie(model, ties), or return the changed state from the loss"
+        )
