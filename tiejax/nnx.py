@@ -1,9 +1,10 @@
 """Ties in a Flax NNX module, in place of its parameters; all other state of the module stays live.
 
-`tiejax.tying` returns new trees, so `view` of a module is a copy, and what its methods change (statistics of batch normalisation,
-counts of dropout keys, caches) is lost with it. Here the module itself is tied: a variable of type `Tied`, which holds no array,
-takes the place of every target, and each public method of the module runs with the targets filled from their sources. So
-`nnx.state(model, nnx.Param)`, the optimizer and checkpoints have every array once, and gradients are the sum over its uses.
+`tiejax.tying` returns new trees, so `view` of a module is a copy, and what its methods change (statistics of batch
+normalisation, counts of dropout keys, caches) is lost with it. Here the module itself is tied: a variable of type `Tied`, which
+holds no array, takes the place of every target, and each public method of the module runs with the targets filled from their
+sources. So `nnx.state(model, nnx.Param)`, the optimizer and checkpoints have every array once, and gradients are the sum over
+its uses.
 
 Imported on its own, `import tiejax.nnx`, since it needs flax >= 0.12.
 """
@@ -11,7 +12,7 @@ Imported on its own, `import tiejax.nnx`, since it needs flax >= 0.12.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,8 @@ from tiejax.tying.errors import TieError
 from tiejax.tying.leaves import NNX_SUFFIX, is_array
 from tiejax.tying.policies import Keep, New, Policy
 from tiejax.tying.store import view
-from tiejax.tying.tie import Tie, Ties, leaves_by_path, resolve_full
+from tiejax.tying.tie import Tie, leaves_by_path
+from tiejax.tying.ties import Ties, TiesLike, resolve_full
 from tiejax.tying.untie import retie as retie_tree
 from tiejax.tying.untie import untie as untie_tree
 
@@ -60,9 +62,8 @@ class Tied(nnx.Variable):
 
     def set_value(self, value: Any, **index: Any) -> None:
         """Raise TieError: the array is the source's."""
-        raise TieError(
-            f"this variable is tied to {self.get_metadata('source')} and cannot be set; set that one, or untie first"
-        )
+        source = self.get_metadata("source")
+        raise TieError(f"this variable is tied to {source} and cannot be set; set that one, or untie the module first")
 
     def set_raw_value(self, value: Any, **how: Any) -> None:
         """Set the array while the module is filled, as transforms of NNX do; otherwise only None is accepted."""
@@ -99,22 +100,28 @@ class Original:
 
 
 class Bound(NamedTuple):
-    """A resolved tie, with the keys that lead to its two variables."""
+    """Resolved ties of a module, and the keys that lead to each of their sources and targets."""
 
-    tie: Tie
-    source: Keys
-    target: Keys
+    ties: Ties
+    keys: tuple[tuple[str, Keys], ...]
+
+    def variables(self, model: Any) -> dict[str, Any]:
+        """Return the variables of all sources and targets."""
+        return {path: _at(model, keys) for path, keys in self.keys}
 
 
-def tie(model: Any, ties: Ties, wrt: Any = nnx.Param) -> Any:
+UNTIED = Bound(Ties(), ())
+
+
+def tie(model: Any, ties: TiesLike, wrt: Any = nnx.Param) -> Any:
     """Tie a module in place: its targets hold no array and read their sources whenever a method of the module runs.
 
-    Create the optimizer after the module is tied, as in `nnx.Optimizer(tie(model, ties), tx, wrt=nnx.Param)`; `retie` ties a module
-    that already has an optimizer. The values of the targets are dropped.
+    Create the optimizer after the module is tied, as in `nnx.Optimizer(tie(model, ties), tx, wrt=nnx.Param)`; `retie` ties a
+    module that already has an optimizer. The values of the targets are dropped.
 
-    The module gets a subclass of its class, whose public methods fill the targets. A loss that calls parts of the module instead,
-    as in `model.head(x)`, does so in `with tiejax.nnx.filled(model):`. Call `tie`, `untie` and `retie` outside of transforms, or where
-    a transform creates and returns the module.
+    The module gets a subclass of its class, whose public methods fill the targets. A loss that calls parts of the module
+    instead, as in `model.head(x)`, does so in `with tiejax.nnx.filled(model):`. Call `tie`, `untie` and `retie` outside of
+    transforms, or in a function that creates and returns the module.
 
     Args:
         model: An `nnx.Module`.
@@ -125,19 +132,15 @@ def tie(model: Any, ties: Ties, wrt: Any = nnx.Param) -> Any:
         `model`.
 
     Raises:
-        TieError: The ties do not fit `model`; it is already tied; a target is shared with a variable that is not tied; or a gradient
-            weight is an array.
+        TieError: The ties do not fit `model`; it is already tied; a target is shared with a variable that is not tied; or a
+            gradient weight is traced.
     """
     bound = _bound(model, ties, wrt)
-    for one in bound:
-        variable = _at(model, one.target)
-        tied = Tied(
-            None,
-            eager_sharding=False,
-            source=one.tie.source,
-            original=Original(type(variable), tuple(sorted(variable.get_metadata().items()))),
-        )
-        _assign(model, one.target, tied)
+    keys, variables = dict(bound.keys), bound.variables(model)
+    for one in bound.ties:
+        variable = variables[one.target]
+        original = Original(type(variable), tuple(sorted(variable.get_metadata().items())))
+        _assign(model, keys[one.target], Tied(None, eager_sharding=False, source=one.source, original=original))
     object.__setattr__(model, "__class__", _tied_class(type(model), not jax.tree_util.all_leaves([model])))
     model.tied_leaves = bound
     return model
@@ -160,16 +163,17 @@ def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New =
         ValueError: An unknown policy.
     """
     bound = bindings(model)
-    if not bound:
+    if not bound.ties:
         raise TieError("the module is not tied")
     if optimizer is not None:
-        stored = _pure(model, optimizer)
-        _, opt_state = untie_tree(optimizer.tx, stored, _arrays(optimizer.opt_state), [one.tie for one in bound], policy, new)
+        stored, opt_state = _pure(model, optimizer), _arrays(optimizer.opt_state)
+        opt_state = untie_tree(optimizer.tx, stored, opt_state, bound.ties, policy, new)[1]
+    keys, variables = dict(bound.keys), bound.variables(model)
     with filled(model):
-        values = [jnp.array(_at(model, one.target).get_raw_value(), copy=True) for one in bound]
-    for one, value in zip(bound, values, strict=True):
-        original = _at(model, one.target).get_metadata("original")
-        _assign(model, one.target, original.type.from_metadata(value, dict(original.metadata)))
+        values = {one.target: jnp.array(variables[one.target].get_raw_value(), copy=True) for one in bound.ties}
+    for target, value in values.items():
+        original = variables[target].get_metadata("original")
+        _assign(model, keys[target], original.type.from_metadata(value, dict(original.metadata)))
     del model.tied_leaves
     object.__setattr__(model, "__class__", type(model).__bases__[0])
     if optimizer is not None:
@@ -177,7 +181,7 @@ def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New =
     return model
 
 
-def retie(model: Any, optimizer: Any, ties: Ties, keep: Keep = "mean") -> Any:
+def retie(model: Any, optimizer: Any, ties: TiesLike, keep: Keep = "mean") -> Any:
     """Tie a module in place, together with the state of its optimizer.
 
     Args:
@@ -194,26 +198,27 @@ def retie(model: Any, optimizer: Any, ties: Ties, keep: Keep = "mean") -> Any:
         ValueError: An unknown value of `keep`.
     """
     params = _pure(model, optimizer)
-    resolved = [one.tie for one in _bound(model, ties, optimizer.wrt)]
+    resolved = _bound(model, ties, optimizer.wrt).ties
     stored, opt_state = retie_tree(optimizer.tx, params, _arrays(optimizer.opt_state), resolved, keep)
     tie(model, ties, optimizer.wrt)
-    leaves = leaves_by_path(stored)[0]
-    for one in bindings(model):
-        _at(model, one.source).set_raw_value(leaves[_name(one.source)])
+    leaves, variables = leaves_by_path(stored)[0], bindings(model).variables(model)
+    for source in {one.source for one in resolved}:
+        variables[source].set_raw_value(leaves[source])
     _set_state(model, optimizer, opt_state)
     return model
 
 
-def bindings(model: Any) -> tuple[Bound, ...]:
-    """Return the resolved ties of a module, with the keys of their variables; none if it is not tied."""
-    return getattr(model, "tied_leaves", ())
+def bindings(model: Any) -> Bound:
+    """Return the resolved ties of a module, which are none if it is not tied."""
+    return getattr(model, "tied_leaves", UNTIED)
 
 
 @contextlib.contextmanager
 def filled(model: Any) -> Iterator[Any]:
     """Fill the targets of a tied module from their sources, for the block of a `with` statement.
 
-    Needed where a loss calls parts of the module, `model.head(model.body(x))`, or reads a target. Do not train in the block.
+    Needed where a loss calls parts of the module, `model.head(model.body(x))`, or reads a target. If the tie has gradient
+    weights, the uses of the source belong in the block, too. Do not update parameters there.
 
     Args:
         model: A tied module; any other is left as it is.
@@ -225,41 +230,37 @@ def filled(model: Any) -> Iterator[Any]:
         TieError: A target holds an array, as after `nnx.merge` with the state of an untied module.
     """
     bound = bindings(model)
-    if not bound or model.tied_filled:
+    if not bound.ties or model.tied_filled:
         yield model
         return
-    before: dict[str, tuple[Any, Any]] = {}
-    for one in bound:
-        for path, keys in ((one.tie.source, one.source), (one.tie.target, one.target)):
-            variable = _at(model, keys)
-            before[path] = variable, variable.get_raw_value()
-        if not isinstance(variable, Tied) or before[one.tie.target][1] is not None:
-            raise TieError(f"{one.tie}: {one.tie.target} holds an array; the module has the state of one that is not tied")
-    full = view({path: value for path, (_, value) in before.items()}, [one.tie for one in bound])
+    variables = bound.variables(model)
+    before = {path: variable.get_raw_value() for path, variable in variables.items()}
+    for one in bound.ties:
+        if not isinstance(variables[one.target], Tied) or before[one.target] is not None:
+            raise TieError(f"{one}: {one.target} holds an array; the module has the state of one that is not tied")
+    full = view(before, bound.ties)
+    replaced = [path for path, value in before.items() if full[path] is not value]
     try:
-        for path, (variable, value) in before.items():
-            if full[path] is not value:
-                _put(variable, full[path])
+        for path in replaced:
+            _put(variables[path], full[path])
         object.__setattr__(model, "tied_filled", True)
         yield model
     finally:
         vars(model).pop("tied_filled", None)
-        for path, (variable, value) in before.items():
-            if full[path] is not value:
-                _put(variable, value)
+        for path in replaced:
+            _put(variables[path], before[path])
 
 
 def _put(variable: Any, value: Any) -> None:
-    """Set the array of a variable, also of a module that was created outside the current trace: it is removed within the trace."""
+    """Set the array of a variable, also of one that was created outside the current trace: within it, the array is removed."""
     object.__setattr__(variable, "_raw_value", value)
 
 
 @functools.cache
 def _tied_class(cls: Any, is_pytree: bool) -> Any:
     """Return the subclass of a module's class whose public methods run with the targets filled."""
-    attributes = {
-        name: value for base in reversed(cls.__mro__) if base not in nnx.Module.__mro__ for name, value in vars(base).items()
-    }
+    bases = [base for base in reversed(cls.__mro__) if base not in nnx.Module.__mro__]
+    attributes = {name: value for base in bases for name, value in vars(base).items()}
     methods = {name: _filling(value) for name, value in attributes.items() if _is_method(name, value)}
     body = methods | {
         "__module__": cls.__module__,
@@ -303,38 +304,33 @@ def _selected(wrt: Any, keys: Keys, variable: Any) -> bool:
     return is_array(variable.get_raw_value()) and nnx.filterlib.to_predicate(wrt)(keys, variable)
 
 
-def _bound(model: Any, ties: Ties, wrt: Any) -> tuple[Bound, ...]:
+def _bound(model: Any, ties: TiesLike, wrt: Any) -> Bound:
     """Resolve ties between variables of a module that is not tied."""
     if not isinstance(model, nnx.Pytree):
         raise TieError(f"model: expected an nnx.Module, got {type(model).__name__}; the module comes first, then the ties")
-    if bindings(model):
+    if bindings(model).ties:
         raise TieError("the module is already tied; untie it, and tie it with all ties at once")
     variables = _variables(model)
     chosen = {f"{_name(keys)}{NNX_SUFFIX}": keys for keys in variables if _selected(wrt, keys, variables[keys])}
     resolved = resolve_full(ties, {path: variables[keys].get_raw_value() for path, keys in chosen.items()})
-    bound = []
-    for one in resolved:
-        source, target = chosen[one.source], chosen[one.target]
-        bound.append(Bound(dataclasses.replace(one, source=_name(source), target=_name(target)), source, target))
-    _check_bound(model, bound, variables)
-    return tuple(bound)
-
-
-def _check_bound(model: Any, bound: Sequence[Bound], variables: dict[Keys, Any]) -> None:
-    """Raise TieError if a target is also another variable, or cannot be replaced, or if a tie has no place in a graph definition."""
-    dropped = {one.target for one in bound}
+    keys = {_name(chosen[path]): chosen[path] for one in resolved for path in (one.source, one.target)}
+    short = {path: _name(chosen[path]) for path in chosen}
+    bound = [dataclasses.replace(one, source=short[one.source], target=short[one.target]) for one in resolved]
     for one in bound:
-        for keys, variable in variables.items():
-            if variable is variables[one.target] and keys not in dropped and keys != one.source:
-                raise TieError(f"{one.tie}: {_name(one.target)} and {_name(keys)} are one variable; tie {_name(keys)} as well")
-        parent = _at(model, one.target[:-1])
-        if isinstance(parent, tuple):
-            advice = "which cannot be changed; use a list, nnx.List or nnx.Dict"
-            raise TieError(f"{one.tie}: {one.tie.target} is in a tuple, {advice}")
-        try:
-            hash(one)
-        except TypeError:
-            raise TieError(f"{one.tie}: gradient weights of a module's ties are numbers, not arrays") from None
+        _check_target(model, one, keys, {other.target for other in bound}, variables)
+    return Bound(Ties(bound), tuple(keys.items()))
+
+
+def _check_target(model: Any, tie: Tie, keys: dict[str, Keys], targets: set[str], variables: dict[Keys, Any]) -> None:
+    """Raise TieError if a target is also another variable or cannot be replaced, or if its tie is not static."""
+    own = variables[keys[tie.target]]
+    for other in (_name(path) for path, variable in variables.items() if variable is own):
+        if other not in targets and other != tie.source:
+            raise TieError(f"{tie}: {tie.target} and {other} are one variable; tie {other} as well")
+    if isinstance(_at(model, keys[tie.target][:-1]), tuple):
+        raise TieError(f"{tie}: {tie.target} is in a tuple, which cannot be changed; use a list, nnx.List or nnx.Dict")
+    if any(isinstance(weight, jax.core.Tracer) for weight in tie.weights):
+        raise TieError(f"{tie}: traced gradient weights cannot be part of a module; give numbers or arrays")
 
 
 def _name(keys: Keys) -> str:

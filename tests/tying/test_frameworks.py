@@ -218,7 +218,7 @@ def test_shared_nnx_variable_stays_shared():
 
 
 class Stateful(NamedTuple):
-    """A model with batch normalisation and dropout, whose state is an argument: `loss(params, state, key) -> (value, state)`."""
+    """A model with batch normalisation and dropout, as a loss `(params, state, key) -> (value, state)`."""
 
     params: object
     state: object

@@ -32,6 +32,6 @@ def check_kept(before: Snapshot, result: Any) -> None:
     lost = [path for path, variable in changed if id(variable.get_raw_value()) not in returned]
     if lost and not any(isinstance(variable, sys.modules["flax.nnx"].Param) for _, variable in changed):
         raise TieError(
-            f"the loss changed {lost[0].removesuffix(NNX_SUFFIX)} of a copy of the module, and the change would be lost; tie the "
-            "module itself, with tiejax.nnx.tie(model, ties), or return the changed state from the loss"
+            f"the loss changed {lost[0].removesuffix(NNX_SUFFIX)} of a copy of the module, and the change would be lost; tie "
+            "the module itself, with tiejax.nnx.tie(model, ties), or return the changed state from the loss"
         )

@@ -118,8 +118,8 @@ def tied_loss(loss: Callable[..., Any], ties: TiesLike) -> Callable[..., Any]:
         The function `(stored, *args, **kwargs) -> loss(view(stored, ties), *args, **kwargs)`.
 
     Raises:
-        TieError: `loss` is not a function, or `ties` are not ties. When it is called: `loss` changes the state of an NNX module,
-            such as statistics of batch normalisation, and does not return it (use `tiejax.nnx`).
+        TieError: `loss` is not a function, or `ties` are not ties. When it is called: `loss` changes the state of an NNX
+            module, such as statistics of batch normalisation, and does not return it (use `tiejax.nnx`).
     """
     if not callable(loss):
         raise TieError(f"loss: expected a function of full parameters, got {type(loss).__name__}; write tied_loss(loss, ties)")
