@@ -395,6 +395,16 @@ def test_clipping_in_the_step_counts_a_tied_pair_once(x64):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), ours.params, expected)
 
 
+def test_an_optimizer_that_would_count_a_tied_pair_twice_is_refused():
+    """The commonest recipe clips inside the optimizer; an ensemble of models without ties accepts it."""
+    ensemble = build_ensemble(config())
+    clipped = dataclasses.replace(ensemble, optimizer=optax.chain(optax.clip_by_global_norm(0.01), optax.adamw(0.1)))
+    refusal = r"tie embed/embedding -> head/embedding: the optimizer's update of .* depends on .*; .* max_norm of Ensemble"
+    with pytest.raises(tying.TieError, match=refusal):
+        jax.eval_shape(clipped.step, seed_keys([0]), clipped.start([0]).state, jnp.int32(0))
+    jax.eval_shape(ensemble.step, seed_keys([0]), ensemble.start([0]).state, jnp.int32(0))
+
+
 @pytest.mark.parametrize("change", [{"dropout": 0.3}, {"optimizer": "adam"}, {"schedule": "constant"}, {"batch_size": 40},
                                     {"weight_decay": 0.0}, {"activation": "relu"}, {"max_norm": 0.1}])  # fmt: skip
 def test_every_option_changes_the_trajectory(change):

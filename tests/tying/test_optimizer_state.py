@@ -1,5 +1,7 @@
 """Which leaves of an optimizer state belong to a parameter, and their transforms. Oracles: numpy, and states by hand."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -350,3 +352,54 @@ def test_python_numbers_in_a_state_take_the_dtype_of_a_new_state():
     state.hyperparams["learning_rate"] = 0.5
     found = untie(optimizer, stored, state, TIES)[1].hyperparams["learning_rate"]
     assert (float(found), found.dtype) == (0.5, optimizer.init(stored).hyperparams["learning_rate"].dtype)
+
+
+class Factors(NamedTuple):
+    rows: dict
+    columns: dict
+
+
+def shampoo():
+    """Return Shampoo without roots: sums of G G^T and G^T G, which shapes do not tell from moments if G is square."""
+
+    def init(params):
+        return Factors(*(jax.tree.map(lambda x, a=axis: jnp.zeros((x.shape[a],) * 2), params) for axis in (0, 1)))
+
+    def update(grads, state, params=None):
+        rows = jax.tree.map(lambda old, g: old + g @ g.T, state.rows, grads)
+        columns = jax.tree.map(lambda old, g: old + g.T @ g, state.columns, grads)
+        return jax.tree.map(lambda left, g, right: -left @ g @ right, rows, grads, columns), Factors(rows, columns)
+
+    return optax.GradientTransformation(init, update)
+
+
+@pytest.mark.parametrize("width", [3, 2])
+def test_factors_of_rows_and_columns_are_refused_across_a_transpose(width):
+    """By hand, the factors of a transposed gradient are those of the gradient, exchanged."""
+    optimizer, params = shampoo(), tables(3, width)
+    stored = store(params, TIES)
+    state = after_steps(optimizer, stored)
+    gradient = jnp.ones((3, width)).at[0].set(2.0)
+    _, by_hand = optimizer.update({"in": gradient, "out": gradient.T}, optimizer.init(params))
+    np.testing.assert_array_equal(by_hand.rows["out"], by_hand.columns["in"])
+    full = view(stored, TIES)
+    full_state = after_steps(optimizer, full)
+    for call in (
+        lambda: untie(optimizer, stored, state, TIES),
+        lambda: retie(optimizer, full, full_state, TIES),
+        lambda: copy_to_targets(full_state, full, TIES, True),
+    ):
+        with pytest.raises(TieError, match=r"the transpose of .* of the optimizer state \(Factors\) is unknown"):
+            call()
+    _, new = untie(optimizer, stored, state, TIES, policy="zero-keep-count")
+    np.testing.assert_array_equal(new.rows["in"], state.rows["in"])
+    np.testing.assert_array_equal(new.rows["out"], np.zeros((width, width)))
+
+
+def test_factors_of_rows_and_columns_under_a_tie_of_the_same_layout():
+    optimizer, ties = shampoo(), [Tie("in", "out")]
+    stored = store(tables(), ties)
+    state = after_steps(optimizer, stored)
+    _, new = untie(optimizer, stored, state, ties)
+    np.testing.assert_array_equal(new.rows["out"], state.rows["in"])
+    np.testing.assert_array_equal(new.columns["out"], state.columns["in"])

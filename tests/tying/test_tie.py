@@ -1,11 +1,20 @@
 """Ties as data: paths, patterns, chains and errors."""
 
+import copy
+import dataclasses
+import pickle
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from autoencoder import LEAVES
 
 from tiejax.tying import (
+    Cast,
+    Functions,
+    Reshape,
+    Scale,
+    Slice,
     Tie,
     TieError,
     resolve,
@@ -79,3 +88,18 @@ def test_errors_of_tie_fields():
 def test_colliding_paths_are_rejected():
     with pytest.raises(TieError, match="two leaves have the path a/b"):
         resolve([Tie("a/b", "c")], {"a": {"b": np.zeros(1)}, "a/b": np.zeros(1), "c": np.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    "transform",
+    ["transpose", Scale(2.0), Cast("bfloat16"), Reshape((2, -1)), Slice((0, 2), axis=1), Functions(np.negative, np.negative),
+     ("transpose", Scale(0.5), Slice(1))],
+    ids=str,
+)  # fmt: skip
+def test_ties_as_dictionaries_copies_and_pickles(transform):
+    tie = Tie("a", "b", transform, gradient=(1.0, 0.25))
+    for again in (Tie(**dataclasses.asdict(tie)), copy.deepcopy(tie), pickle.loads(pickle.dumps(tie))):
+        assert (again.source, again.target, again.weights) == ("a", "b", (1.0, 0.25))
+        assert again.transform == transform
+    with pytest.raises(TieError, match=r"transform must be .*, got \{'factr': 2\}"):
+        Tie("a", "b", {"factr": 2})

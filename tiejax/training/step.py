@@ -50,12 +50,14 @@ def make_step(
 
     Returns:
         (state, batch, key, on, gradient_weights=None) -> (state, metrics). on: booleans `[tie]`. gradient_weights: as in
-        `tying.symmetrise`.
+        `tying.symmetrise`. The step raises tying.TieError if the optimizer looks across leaves, as a clipped global norm does,
+        and so would count a tied pair twice (`tying.check_leafwise`); use `max_norm`.
     """
 
     def step(
         state: TrainState, batch: Any, key: jax.Array, on: Any, gradient_weights: Any = None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
+        tying.check_leafwise(optimizer, state.params, ties)
         (_, metrics), use_grads = jax.value_and_grad(loss, has_aux=True)(state.params, batch, key)
         grads, use_states = tying.symmetrise(use_grads, ties, on, gradient_weights), state.use_states
         if max_norm is not None:

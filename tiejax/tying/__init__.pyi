@@ -1,3 +1,4 @@
+from .across import check_leafwise as check_leafwise
 from .assertion import assert_tied as assert_tied
 from .count import count_parameters as count_parameters
 from .errors import TieError as TieError

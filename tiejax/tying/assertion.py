@@ -1,6 +1,7 @@
 """An assertion that ties hold, which also works inside a compiled function."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,8 @@ from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path
 from tiejax.tying.ties import TiesLike, resolve_full
 
 
-def assert_tied(params: PyTree, ties: TiesLike) -> None:
-    """Raise TieError unless the two leaves of every tie are equal; NaN equals NaN.
+def assert_tied(params: PyTree, ties: TiesLike, atol: float = 0.0) -> None:
+    """Raise TieError unless the two leaves of every tie are equal; NaN equals NaN. Leaves may be on different devices.
 
     In a compiled function the comparison becomes part of the program, and the error is raised on the host when its result
     arrives; jax then wraps it in another exception that quotes this message. Every call waits for the host, so do not use
@@ -21,13 +22,14 @@ def assert_tied(params: PyTree, ties: TiesLike) -> None:
     Args:
         params: Full parameters, traced or not.
         ties: A tie or several, between leaves of `params`.
+        atol: The largest difference between two entries that counts as equal.
 
     Raises:
         TieError: The leaves of a tie differ, the ties do not fit `params`, or `params` are stored.
     """
     leaves, _ = leaves_by_path(params)
     resolved = resolve_full(ties, params)
-    equal = [_equal(apply_transform(tie, leaves[tie.source]), leaves[tie.target]) for tie in resolved]
+    equal = [_equal(apply_transform(tie, leaves[tie.source]), leaves[tie.target], atol) for tie in resolved]
     names = [str(tie) for tie in resolved]
     if any(isinstance(one, jax.core.Tracer) for one in equal):
         jax.debug.callback(lambda *found: _raise_unless(found, names), *equal)
@@ -35,8 +37,12 @@ def assert_tied(params: PyTree, ties: TiesLike) -> None:
         _raise_unless(equal, names)
 
 
-def _equal(one: jax.Array, other: jax.Array) -> jax.Array:
-    return jnp.array_equal(one, other, equal_nan=jnp.issubdtype(jnp.result_type(one), jnp.inexact))
+def _equal(one: Any, other: Any, atol: float) -> jax.Array:
+    if not any(isinstance(x, jax.core.Tracer) for x in (one, other)):
+        one, other = jax.device_get((one, other))  # they may be on different devices
+    if not jnp.issubdtype(jnp.result_type(one), jnp.inexact):
+        return jnp.array_equal(one, other)
+    return jnp.all((one == other) | (jnp.isnan(one) & jnp.isnan(other)) | (jnp.abs(one - other) <= atol))
 
 
 def _raise_unless(equal: Sequence[np.ndarray | jax.Array], names: Sequence[str]) -> None:

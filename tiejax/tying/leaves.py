@@ -28,6 +28,12 @@ def is_tieable(leaf: Any) -> bool:
     return is_array(leaf) or is_partition(leaf)
 
 
+def beside(x: Any, like: Any) -> Any:
+    """Return an array on the devices of another one, so that both can be operands; traced arrays are returned as they are."""
+    arrays = all(isinstance(one, jax.Array) and not isinstance(one, jax.core.Tracer) for one in (x, like))
+    return jax.device_put(x, like.sharding) if arrays and x.sharding.device_set != like.sharding.device_set else x
+
+
 def is_number(leaf: Any) -> bool:
     """Whether a leaf is a Python number."""
     return isinstance(leaf, int | float | complex)

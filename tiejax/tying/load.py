@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import is_array
+from tiejax.tying.leaves import beside, is_array
 from tiejax.tying.optimizer_state import fits
 from tiejax.tying.store import view
 from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path
@@ -46,7 +46,8 @@ def load_full(stored: PyTree, full: PyTree, ties: TiesLike, atol: float = 0.0) -
             got = f"{tuple(jnp.shape(found[path]))} {getattr(found[path], 'dtype', type(found[path]).__name__)}"
             raise TieError(f"{path}: expected {wanted[path].shape} {wanted[path].dtype}, got {got} in the full parameters")
     for tie in resolve(ties, full):
-        difference = jnp.abs(apply_transform(tie, found[tie.source]) - found[tie.target]).max(initial=0)
+        read = beside(apply_transform(tie, found[tie.source]), found[tie.target])
+        difference = jnp.abs(read - found[tie.target]).max(initial=0)
         if not difference <= atol:
             raise TieError(
                 f"{tie}: the two arrays differ by up to {float(difference):.3g}, so these parameters were not tied; continue "

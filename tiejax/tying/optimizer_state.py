@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiejax.tying import transforms
 from tiejax.tying.errors import TieError
 from tiejax.tying.tie import PyTree, Tie, apply_transform, invert_transform, leaves_by_path, path_name, state_tie
 from tiejax.tying.transforms import TRANSFORMS, Shape, described
@@ -33,6 +34,7 @@ INDIVISIBLE = {
     "ScaleByBacktrackingLinesearchState": "it holds the gradient at the present parameters, which changes with the tie",
     "ScaleByZoomLinesearchState": "it holds the gradient at the present parameters, which changes with the tie",
 }
+KNOWN = ("optax.", "tiejax.")  # packages whose states of a parameter's shape hold a number for each entry
 # States whose leaves for a transposed parameter do not follow from those of the parameter.
 NOT_TRANSFORMED = {"GaLoreState": "it projects a matrix and its transpose onto different subspaces"}
 
@@ -46,12 +48,15 @@ class OwnedLeaf(NamedTuple):
         suffix: Rest of the path, such as `/0`, where an optimizer keeps several arrays for a parameter.
         classes: Names of the classes of the state that contain the subtree, the outermost first; none for a leaf of the
             parameters themselves.
+        by_entry: Whether an array of the parameter's shape is known to hold one number for each entry. Other arrays of this
+            shape may be factors, such as those of Shampoo for the rows and columns of a square matrix.
     """
 
     prefix: str
     owner: str
     suffix: str
     classes: tuple[str, ...]
+    by_entry: bool = True
 
     @property
     def field(self) -> str:
@@ -80,15 +85,16 @@ def owned_leaves(state: PyTree, params: PyTree) -> dict[str, OwnedLeaf]:
     """
     found: dict[str, OwnedLeaf] = {}
 
-    def visit(node: PyTree, keys: Keys, classes: tuple[str, ...]) -> bool:
+    def visit(node: PyTree, keys: Keys, classes: tuple[type, ...]) -> bool:
         """Record the innermost subtrees with the structure of `params`; return whether there are any in `node`."""
-        inside = (*classes, type(node).__name__)
+        inside = (*classes, type(node))
         deeper = [visit(child, (*keys, key), inside) for key, child in _children(node).items()]
         if any(deeper):
             return True
         prefix = f"{path_name(keys)}/" if keys else ""
+        names, by_entry = tuple(one.__name__ for one in classes), not classes or classes[-1].__module__.startswith(KNOWN)
         leaves = [
-            (OwnedLeaf(prefix, path_name(owner), f"/{path_name(rest)}" if rest else "", classes), leaf)
+            (OwnedLeaf(prefix, path_name(owner), f"/{path_name(rest)}" if rest else "", names, by_entry), leaf)
             for owner, part in _by_parameter(params, node) or ()
             for rest, leaf in jax.tree_util.tree_flatten_with_path(part)[0]
         ]
@@ -264,6 +270,8 @@ def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, s
     wanted, dtype = shape_and_dtype(like)
     if found is None or jnp.shape(found) != wanted:
         reason = next((f": {NOT_TRANSFORMED[name]}" for name in to.classes if name in NOT_TRANSFORMED), "")
+        if not to.by_entry and wanted == jnp.shape(leaf):
+            reason = ": it may hold moments, or factors of rows or columns, as in Shampoo, which would have to be exchanged"
         where = f"{_described(to.path(origin), leaf)} of the optimizer state ({('no class', *to.classes)[-1]})"
         raise TieError(f"{tie}: the {described(tie.transform)} of {where} is unknown{reason}; {RESTART}")
     return found if dtype in (None, shape_and_dtype(found)[1]) else jnp.asarray(found, dtype)
@@ -276,6 +284,9 @@ def _moved(by: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, shape: 
         return None
     if math.prod(jnp.shape(leaf)) == 1 and jnp.shape(leaf) == shape_and_dtype(like)[0]:
         return leaf  # one number for the parameter, or a placeholder of Adafactor
+    target_shape = transforms.result(by.transform, jax.ShapeDtypeStruct(shape, jnp.float32)).shape
+    if target_shape == shape and not to.by_entry:
+        return None
     if _is_reduction(to):
         return _moved_reduction(by, leaves, to, shape, back)
 

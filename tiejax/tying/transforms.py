@@ -328,6 +328,10 @@ def parts(transform: Any) -> tuple[Elementary, ...]:
         return tuple(part for one in transform for part in parts(one))
     if isinstance(transform, Elementary):
         return (transform,)
+    if isinstance(transform, dict):  # as dataclasses.asdict returns it
+        for kind in (Cast, Scale, Reshape, Slice, Functions):
+            if transform.keys() == kind.__dataclass_fields__.keys():
+                return (kind(**transform),)
     names = list(map(repr, TRANSFORMS))
     near = ["transpose"] if transform in ("T", ".T") else difflib.get_close_matches(str(transform), TRANSFORMS, n=1)
     advice = (

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import is_array
+from tiejax.tying.leaves import beside, is_array
 from tiejax.tying.optimizer_state import (
     OwnedLeaf,
     check_divisible,
@@ -63,7 +63,7 @@ def only_tied(tree: PyTree, ties: TiesLike) -> PyTree:
 
     Args:
         tree: Full parameters, or gradients of them.
-        ties: TiesLike between leaves of `tree`.
+        ties: Ties between leaves of `tree`.
 
     Returns:
         A tree that holds only the sources and targets of ties.
@@ -239,9 +239,9 @@ def retie(
         optimizer: The optax optimizer that built `opt_state`.
         params: Full parameters.
         opt_state: The optimizer state of `params`.
-        ties: TiesLike between leaves of `params`.
+        ties: Ties between leaves of `params`.
         keep: The value and the state of the shared leaf: the `mean` of both leaves, or those of the `source` or the `target`.
-            Step counts are not averaged: with `mean`, they are the source's.
+            Step counts are not averaged: with `mean`, they are the source's. The shared leaf stays on the source's devices.
 
     Returns:
         Stored parameters, as returned by `store`, and their optimizer state.
@@ -290,7 +290,7 @@ def untie_switched(
         optimizer: The optax optimizer that built `opt_state`.
         params: Full parameters.
         opt_state: The optimizer state of `params`.
-        ties: TiesLike between leaves of `params`.
+        ties: Ties between leaves of `params`.
         policy: See `untie`.
         new: See `untie`.
         use_states: See `untie`.
@@ -323,7 +323,7 @@ def retie_switched(params: PyTree, opt_state: PyTree, ties: TiesLike, keep: Keep
     Args:
         params: Full parameters.
         opt_state: The optimizer state of `params`.
-        ties: TiesLike between leaves of `params`.
+        ties: Ties between leaves of `params`.
         keep: See `retie`.
 
     Returns:
@@ -342,7 +342,7 @@ def retie_switched(params: PyTree, opt_state: PyTree, ties: TiesLike, keep: Keep
         for path, leaf in owned.items():
             tie = by_target.get(leaf.owner)
             if tie is not None and not is_lost(tie, leaf, joined.get(leaf.path(tie.source))):
-                joined[path] = counterpart(tie, joined, leaf, joined[path], shapes[tie.source])
+                joined[path] = beside(counterpart(tie, joined, leaf, joined[path], shapes[tie.source]), joined[path])
         joined_trees.append(_tree(tree, joined))
     return joined_trees[0], joined_trees[1]
 
@@ -365,9 +365,9 @@ def _joined(
         shape = shapes[leaf.owner]
         if keep == "target":
             for tie in group:
-                joined[path] = counterpart(tie, old, leaf, joined[path], shape, back=True)
+                joined[path] = beside(counterpart(tie, old, leaf, joined[path], shape, back=True), old[path])
         elif jnp.issubdtype(jnp.result_type(old[path]), jnp.inexact):
-            others = [counterpart(tie, old, leaf, old[path], shape, back=True) for tie in group]
+            others = [beside(counterpart(tie, old, leaf, old[path], shape, back=True), old[path]) for tie in group]
             joined[path] = _mean(old[path], others, group, shape)
     return joined
 

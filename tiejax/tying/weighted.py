@@ -26,11 +26,9 @@ def scale(weight: Weight, gradient: Any) -> Any:
 
 
 def broadcasts_to(weight: Weight, shape: tuple[int, ...]) -> bool:
-    """Whether a weight broadcasts to an array of this shape without changing its shape."""
-    try:
-        return np.broadcast_shapes(np.shape(weight), shape) == shape
-    except ValueError:
-        return False
+    """Whether a weight broadcasts to an array of this shape, which may be symbolic, without changing its shape."""
+    own = np.shape(weight)
+    return len(own) <= len(shape) and all(one in (1, size) for one, size in zip(reversed(own), reversed(shape), strict=False))
 
 
 def hashable(weight: Weight) -> Any:

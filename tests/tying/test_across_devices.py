@@ -1,0 +1,36 @@
+"""Two leaves of a tie on different devices, in a process with two."""
+
+from processes import Ended, end, start_python
+
+PROGRAM = """
+import jax, jax.numpy as jnp, numpy as np, optax
+from tiejax.tying import Tie, TieError, assert_tied, equal_leaves, load_full, retie, retie_switched, store, untie
+first, second = jax.devices()
+table, tie = np.arange(6.0, dtype=np.float32).reshape(2, 3), Tie("embed", "head", transform="transpose")
+
+def on(head):
+    return {"embed": jax.device_put(jnp.asarray(table), first), "head": jax.device_put(jnp.asarray(head), second)}
+
+equal, other, optimizer = on(table.T), on(table.T + 2), optax.adamw(0.1)
+assert_tied(equal, tie)
+assert_tied(other, tie, atol=2.5)
+assert equal_leaves(equal, tie) == {"head": True}
+try:
+    assert_tied(other, tie, atol=1.5)
+except TieError as error:
+    print(error)
+for keep, expected in (("mean", table + 1), ("source", table), ("target", table + 2)):
+    stored, state = retie(optimizer, other, optimizer.init(other), tie, keep=keep)
+    np.testing.assert_array_equal(stored["embed"], expected)
+    assert stored["embed"].devices() == state[0].mu["embed"].devices() == {first}
+    full, state = retie_switched(other, optimizer.init(other), tie, keep=keep)
+    np.testing.assert_array_equal(full["head"], expected.T)
+    assert full["head"].devices() == {second}
+assert load_full(store(other, tie), equal, tie)["embed"].devices() == {first}
+print("done")
+"""
+
+
+def test_leaves_on_different_devices():
+    ended = end(start_python("-c", PROGRAM, env={"JAX_NUM_CPU_DEVICES": "2"}))
+    assert ended == Ended(0, "tie embed -> head: the values of the two leaves differ\ndone\n", "")
