@@ -28,7 +28,7 @@ import numpy as np
 from tiejax.tying.errors import TieError, short
 
 TransformName = Literal["identity", "transpose"]
-Shape = tuple[int, ...]
+Shape = tuple[Any, ...]  # of integers, or of symbolic dimensions
 Axes = tuple[Any, ...]  # the entries of a PartitionSpec
 
 
@@ -311,8 +311,8 @@ class Functions:
 
 
 Elementary = Named | Cast | Scale | Reshape | Slice | Functions
-# What `Tie` accepts; a pair of functions is converted to `Functions`, a list to a tuple.
-AnyTransform = TransformName | Elementary | Sequence[Any]
+# What `Tie` accepts: a pair of functions becomes `Functions`, a list a tuple, a dictionary of fields the transform with these.
+AnyTransform = TransformName | Elementary | Sequence[Any] | dict[str, Any]
 
 
 def parts(transform: Any) -> tuple[Elementary, ...]:

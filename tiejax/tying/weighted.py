@@ -25,7 +25,7 @@ def scale(weight: Weight, gradient: Any) -> Any:
     return gradient if isinstance(weight, int | float) and weight == 1 else (weight * gradient).astype(gradient.dtype)
 
 
-def broadcasts_to(weight: Weight, shape: tuple[int, ...]) -> bool:
+def broadcasts_to(weight: Weight, shape: tuple[Any, ...]) -> bool:
     """Whether a weight broadcasts to an array of this shape, which may be symbolic, without changing its shape."""
     own = np.shape(weight)
     return len(own) <= len(shape) and all(one in (1, size) for one, size in zip(reversed(own), reversed(shape), strict=False))
