@@ -78,6 +78,9 @@ def test_nnx(tmp_path, monkeypatch):
 def test_equinox(tmp_path, monkeypatch):
     names = names_after("equinox.md", tmp_path, monkeypatch)
     assert names["loss"] < math.log(20)  # of a guess
+    assert names["grads"].head.weight is None
+    initial = names["eqx"].nn.make_with_state(names["make"])(names["keys"])[1]
+    assert not names["eqx"].tree_equal(names["state"], initial)
 
 
 @pytest.mark.parity
@@ -95,7 +98,10 @@ def test_untie_later(tmp_path, monkeypatch):
 @pytest.mark.parity
 def test_haiku(tmp_path, monkeypatch):
     names = names_after("haiku.md", tmp_path, monkeypatch)
-    assert names["loss"] < names["model_loss"](names["params"])
+    assert names["loss"] < math.log(20)  # of a guess
+    assert names["grads"]["head"]["w"] is None
+    means = [leaf for leaf in jax.tree.leaves(names["state"]) if leaf.shape]
+    assert all((mean != 0).any() for mean in means)
 
 
 def test_a_checkpoint(tmp_path, monkeypatch, capsys):

@@ -53,3 +53,23 @@ def test_keys_of_the_transformers_library():
     assert tie == Tie("emb/embedding", "head/kernel", transform="transpose")
     with pytest.raises(TieError, match="expected the name of a tensor, got the pattern"):
         ties_of_keys({r"layers\.\d+\.weight": "a"})
+
+
+@pytest.mark.parity
+def test_tensors_of_torch_are_refused():
+    """An empty list would say that nothing is tied."""
+    import torch
+
+    shared = torch.ones(2, 3)
+    message = r"b is a torch\.Tensor, not an array of numpy or jax; convert the leaves first"
+    with pytest.raises(TieError, match=message):
+        find_ties({"a": np.ones(2), "b": shared, "c": shared})
+    layer = torch.nn.Linear(2, 2)
+    with pytest.raises(TieError, match=r"\w+ is a torch\.Parameter"):
+        find_ties(dict(layer.named_parameters()))
+    table = layer.weight.detach().numpy()
+    assert find_ties({"a": table, "b": layer.weight.detach().numpy()}) == [Tie("a", "b")]
+
+
+def test_scalars_of_numpy_and_shapes_are_no_foreign_arrays():
+    assert find_ties({"a": np.float32(1), "b": jax.ShapeDtypeStruct((2,), np.float32), "c": 1.0}) == []

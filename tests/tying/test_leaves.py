@@ -7,7 +7,21 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from tiejax.tying import Reshape, Scale, Slice, Tie, TieError, equal_leaves, find_ties, resolve, retie, store, untie, view
+from tiejax.tying import (
+    Reshape,
+    Scale,
+    Slice,
+    Tie,
+    TieError,
+    assert_tied,
+    equal_leaves,
+    find_ties,
+    resolve,
+    retie,
+    store,
+    untie,
+    view,
+)
 
 TIE = Tie("a/w", "b/w")
 TURNED = Tie("a", "b", transform="transpose")
@@ -154,3 +168,77 @@ def test_partitions_that_are_not_known_are_errors():
         view({"a": PartitionSpec("x", None), "b": None}, Tie("a", "b", transform=Reshape((6,))))
     with pytest.raises(TieError, match=r"one leaf is a partition \(P.*\), the other not \(ArrayImpl\)"):
         store({"a": PartitionSpec(), "b": jnp.ones(2)}, Tie("a", "b"))
+
+
+def keys_and_arrays():
+    """Random keys in all forms beside arrays, as in a state with the keys of dropout."""
+    keys = jax.random.split(jax.random.key(1), 3)
+    table = jnp.arange(6.0).reshape(2, 3)
+    return {"a": table, "b": jnp.zeros((3, 2)), "key": jax.random.key(0), "keys": keys, "raw": jax.random.PRNGKey(0)}
+
+
+def same_keys(found, expected):
+    return [np.array_equal(jax.random.key_data(found[name]), jax.random.key_data(expected[name])) for name in ("key", "keys")]
+
+
+def trained_part(tree):
+    return {name: leaf if name in "ab" else None for name, leaf in tree.items()}
+
+
+def test_random_keys_pass_through():
+    tree, optimizer = keys_and_arrays(), optax.adamw(1e-2)
+    stored = store(tree, TURNED)
+    full = view(stored, TURNED)
+    assert same_keys(full, tree) == [True, True]
+    assert equal_leaves(full, TURNED) == {"b": True}
+    assert_tied(full, TURNED)
+    jax.jit(lambda stored: assert_tied(view(stored, TURNED), TURNED))(stored)
+    assert [str(tie) for tie in find_ties(full)] == ["tie a -> b"]
+    params, state = untie(optimizer, stored, optimizer.init(trained_part(stored)), TURNED)
+    assert same_keys(params, tree) == [True, True]
+    stored, state = retie(optimizer, params, state, TURNED)
+    assert same_keys(stored, tree) == [True, True]
+    jax.tree.map(np.testing.assert_array_equal, state, optimizer.init(trained_part(store(tree, TURNED))))
+
+
+def test_random_keys_can_be_tied():
+    tree, tie = keys_and_arrays() | {"other": jax.random.key(5)}, Tie("key", "other")
+    assert equal_leaves(tree, tie) == {"other": False}
+    with pytest.raises(TieError, match="the values of the two leaves differ"):
+        assert_tied(tree, tie)
+    full = view(store(tree, tie), tie)
+    assert equal_leaves(full, tie) == {"other": True}
+    assert_tied(full, tie)
+    drawn = jax.random.normal(full["other"], 4)
+    np.testing.assert_array_equal(drawn, jax.random.normal(jax.random.key(0), 4))
+
+
+def test_masks_and_labels_are_stored_with_the_parameters():
+    """optax's own masked decay and learning rates of groups, on stored parameters."""
+    params = {"a": jnp.ones((2, 3)), "b": jnp.zeros((3, 2)), "c": jnp.ones(3)}
+    stored = store(params, TURNED)
+    mask, labels = {"a": True, "b": True, "c": False}, {"a": "table", "b": "table", "c": "bias"}
+    for ties in (TURNED, resolve(TURNED, params)):
+        assert store(mask, ties) == {"a": True, "b": None, "c": False}
+        assert view(store(labels, ties), ties) == labels
+    decay = optax.add_decayed_weights(0.5, mask=store(mask, TURNED))
+    zeros = jax.tree.map(jnp.zeros_like, stored)
+    updates, _ = decay.update(zeros, decay.init(stored), stored)
+    assert updates["b"] is None
+    np.testing.assert_array_equal(updates["a"], 0.5 * params["a"])
+    np.testing.assert_array_equal(updates["c"], 0 * params["c"])
+    groups = optax.multi_transform({"table": optax.sgd(2.0), "bias": optax.sgd(3.0)}, store(labels, TURNED))
+    ones = jax.tree.map(jnp.ones_like, stored)
+    updates, _ = groups.update(ones, groups.init(stored), stored)
+    np.testing.assert_array_equal(updates["a"], -2 * params["a"])
+    np.testing.assert_array_equal(updates["c"], -3 * params["c"])
+
+
+def test_patterns_match_labels_in_a_tree_of_labels_alone():
+    labels = {"layers": {str(layer): {"w": "decayed", "b": "not"} for layer in range(3)}}
+    ties = Tie("layers/0/*", "layers/*/*")
+    stored = store(labels, ties)
+    assert stored["layers"] == {"0": {"w": "decayed", "b": "not"}} | {key: {"w": None, "b": None} for key in "12"}
+    assert view(stored, resolve(ties, labels)) == labels
+    with pytest.raises(TieError, match=r"one leaf is a label \(str\), the other not"):
+        store({"a": "decayed", "b": jnp.ones(2)}, Tie("a", "b"))

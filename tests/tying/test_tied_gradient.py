@@ -1,16 +1,12 @@
 """The tied gradient is the sum over both uses; the oracle is the gradient of the untied model."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from autoencoder import OPTIMIZERS, TIE, assert_close, autoencoder, reconstruction, train_stored_once, train_symmetric
 
-from tiejax.tying import (
-    Tie,
-    equal_leaves,
-    store,
-    view,
-)
+from tiejax.tying import Tie, collect, equal_leaves, gradients_by_use, store, view
 
 
 def test_tied_gradient_is_the_sum_of_the_untied_gradients(x64):
@@ -50,3 +46,65 @@ def test_symmetrised_equals_stored_once_in_float32():
     twice = train_symmetric(params, [TIE], OPTIMIZERS["adamw"](), x, 100)
     assert_close(twice, once, 1e-5)
     assert equal_leaves(twice, [TIE]) == {"decoder/kernel": True}
+
+
+def by_use(tree):
+    """The gradients of the two uses of the autoencoder's kernel, of a full tree of gradients."""
+    return tree["encoder"]["kernel"], tree["decoder"]["kernel"]
+
+
+def test_gradients_by_use_with_auxiliary_output_keywords_and_settings(x64):
+    params, x = autoencoder()
+    settings = {"activation": jnp.tanh, "steps": 3, "count": jnp.int32(2), "key": jax.random.key(0), "bias": None}
+
+    def loss(tree, x, *, scale, shift=0.0):
+        value = reconstruction({"encoder": tree["encoder"], "decoder": tree["decoder"]}, x)
+        noise = jax.random.normal(tree["settings"]["key"])
+        return scale * tree["settings"]["activation"](value) + shift, (noise, tree["settings"]["count"] + 1)
+
+    stored = store(params | {"settings": settings}, [TIE])
+    full = view(store(params, [TIE]), [TIE])
+    expected = jax.grad(lambda full: 2.0 * jnp.tanh(reconstruction(full, x)))(full)
+    grads, (noise, count) = gradients_by_use(loss, stored, [TIE], x, has_aux=True, scale=2.0, shift=jnp.float64(1))
+    assert grads["settings"] == dict.fromkeys(settings)
+    for found, wanted in zip(by_use(grads), by_use(expected), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-13)
+    assert (noise, count) == (jax.random.normal(jax.random.key(0)), 3)
+
+    grads = gradients_by_use(lambda *args, **kwargs: loss(*args, **kwargs)[0], stored, [TIE], x, scale=2.0)
+    summed = collect(grads, [TIE])
+    encoder, decoder = by_use(expected)
+    np.testing.assert_allclose(summed["encoder"]["kernel"], encoder + decoder.T, rtol=1e-13)
+    assert summed["decoder"]["kernel"] is None
+
+
+@pytest.mark.parity
+def test_gradients_by_use_of_an_equinox_module():
+    import equinox as eqx
+
+    class Model(eqx.Module):
+        emb: eqx.nn.Embedding
+        mlp: eqx.nn.MLP
+        dropout: eqx.nn.Dropout
+        head: eqx.nn.Linear
+
+        def __call__(self, token, key):
+            return self.head(self.dropout(self.mlp(self.emb(token)), key=key))
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    model = Model(
+        eqx.nn.Embedding(5, 3, key=keys[0]),
+        eqx.nn.MLP(3, 3, 4, 1, key=keys[1]),
+        eqx.nn.Dropout(),
+        eqx.nn.Linear(3, 5, use_bias=False, key=keys[2]),
+    )
+
+    def loss(model, key, *, power):
+        return jnp.sum(jax.vmap(model)(jnp.arange(5), jax.random.split(key, 5)) ** power)
+
+    tie = Tie("emb/weight", "head/weight")
+    found = gradients_by_use(loss, store(model, tie), tie, jax.random.key(3), power=2)
+    by_hand = eqx.tree_at(lambda m: m.head.weight, model, model.emb.weight)
+    expected = eqx.filter_grad(lambda model: loss(model, jax.random.key(3), power=2))(by_hand)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5), found, expected)

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from tiejax.tying.leaves import is_tieable
+from tiejax.tying.leaves import tieable
 from tiejax.tying.patterns import reached
 from tiejax.tying.tie import PyTree, path_name
 from tiejax.tying.ties import TiesLike, as_ties
@@ -29,7 +29,7 @@ def with_targets(stored: PyTree, leaves: Mapping[str, Any], ties: TiesLike) -> P
     if any(leaf is None for leaf in leaves.values()):
         return stored
     pairs = [(tie.source, tie.target) for tie in as_ties(ties)]
-    found = reached(pairs, leaves, dict.fromkeys(path for path, leaf in leaves.items() if is_tieable(leaf)))
+    found = reached(pairs, leaves, tieable(leaves))
     if all(target in leaves for target in found):
         return stored
     levels = {path_name(path): len(path) for path, _ in jax.tree_util.tree_flatten_with_path(stored)[0]}

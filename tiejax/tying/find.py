@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from tiejax.tying.errors import TieError, short
+from tiejax.tying.leaves import is_array
 from tiejax.tying.patterns import listed
 from tiejax.tying.tie import PyTree, Tie, leaves_by_path
 from tiejax.tying.transforms import TRANSFORMS, TransformName
@@ -28,13 +29,24 @@ def find_ties(tree: PyTree, equal: bool = True) -> list[Tie]:
     Returns:
         The ties, in the order of their targets in the tree.
 
+    Raises:
+        TieError: The tree holds arrays of another library, such as tensors of torch.
+
     Examples:
         >>> import numpy as np
         >>> table = np.arange(6.0).reshape(2, 3)
         >>> find_ties({"embed": table, "head": table.T.copy(), "bias": np.zeros(2)})
         [Tie(source='embed', target='head', transform='transpose', gradient='all')]
     """
-    leaves = {path: leaf for path, leaf in leaves_by_path(tree)[0].items() if _is_array(leaf)}
+    leaves = leaves_by_path(tree)[0]
+    for path, leaf in leaves.items():
+        if is_array(leaf) and not isinstance(leaf, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct):
+            library, name = type(leaf).__module__.partition(".")[0], type(leaf).__name__
+            raise TieError(
+                f"{path} is a {library}.{name}, not an array of numpy or jax; convert the leaves first, as with "
+                "leaf.detach().numpy() for a tensor of torch"
+            )
+    leaves = {path: leaf for path, leaf in leaves.items() if _is_array(leaf)}
     sources: dict[Any, str] = {}
     ties = []
     for path, leaf in leaves.items():

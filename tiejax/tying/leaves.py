@@ -1,8 +1,12 @@
-"""Kinds of leaves: arrays and their shapes, partitions of arrays over devices, and leaves that are not arrays."""
+"""Kinds of leaves: arrays and their shapes, partitions of arrays over devices, labels, and leaves that are not arrays."""
 
+import enum
+from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec, Sharding
 
 NNX_SUFFIX = "/value"  # ends the path of the leaf of an NNX variable
@@ -10,7 +14,7 @@ NNX_SUFFIX = "/value"  # ends the path of the leaf of an NNX variable
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is an array, traced or not, or the shape and dtype of one."""
-    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, np.bool_)
 
 
 def is_concrete(leaf: Any) -> bool:
@@ -18,14 +22,34 @@ def is_concrete(leaf: Any) -> bool:
     return is_array(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct)
 
 
+def is_trained(leaf: Any) -> bool:
+    """Whether a leaf is one that optimizers train: a floating-point or complex array, or the shape and dtype of one."""
+    return is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def bits(array: Any) -> np.ndarray:
+    """Return an array for comparisons bit by bit; of random keys, their data."""
+    is_key = jax.dtypes.issubdtype(jnp.result_type(array), jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(array) if is_key else array)
+
+
 def is_partition(leaf: Any) -> bool:
     """Whether a leaf says how an array is partitioned: a `PartitionSpec` or a sharding."""
     return isinstance(leaf, PartitionSpec | Sharding)
 
 
-def is_tieable(leaf: Any) -> bool:
-    """Whether a pattern matches a leaf. Numbers, functions and `None` are left out: they are settings, not parameters."""
-    return is_array(leaf) or is_partition(leaf)
+def is_label(leaf: Any) -> bool:
+    """Whether a leaf is of a mask (`optax.masked`) or of labels (`optax.multi_transform`): a boolean, a string or an enum."""
+    return isinstance(leaf, bool | np.bool_ | str | enum.Enum)
+
+
+def tieable(leaves: Mapping[str, Any]) -> dict[str, None]:
+    """Return the paths of the leaves that patterns match, in order: arrays and partitions or, in a tree without any, labels.
+
+    Numbers, functions and `None` are left out, and labels beside arrays: they are settings, not parameters.
+    """
+    found = dict.fromkeys(path for path, leaf in leaves.items() if is_array(leaf) or is_partition(leaf))
+    return found or dict.fromkeys(path for path, leaf in leaves.items() if is_label(leaf))
 
 
 def beside(x: Any, like: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import NNX_SUFFIX, is_tieable
+from tiejax.tying.leaves import NNX_SUFFIX, tieable
 
 LISTED = 10  # the largest number of leaves that an error lists
 
@@ -85,11 +85,12 @@ def _pairs(source: str, target: str, leaves: Mapping[str, Any], arrays: Collecti
     sources = _sources(source, arrays)
     if not free:
         return [(path, _filled(target, groups)) for path, groups in sources]
-    tieable = [path for path, leaf in leaves.items() if is_tieable(leaf) or leaf is None]
+    arrays_of_tree = tieable(leaves)
+    paths = [path for path, leaf in leaves.items() if path in arrays_of_tree or leaf is None]
     return [
         (path, found)
         for path, groups in sources
-        for found, _ in _matches(target, ["[^/]*"] * free + [re.escape(group) for group in groups], tieable)
+        for found, _ in _matches(target, ["[^/]*"] * free + [re.escape(group) for group in groups], paths)
         if found not in (path, f"{path}{NNX_SUFFIX}")
     ]
 

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from tiejax.tying.dropped import with_targets
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import is_concrete
+from tiejax.tying.leaves import bits, is_concrete, is_label
 from tiejax.tying.lost import check_kept, snapshot
 from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path
 from tiejax.tying.ties import TiesLike, as_ties, resolve_full, resolve_leaves
@@ -25,7 +24,8 @@ def store(params: PyTree, ties: TiesLike) -> PyTree:
 
     Args:
         params: Full parameters: any tree of arrays, of shapes and dtypes as `jax.eval_shape` returns, or of partitions over
-            devices (`PartitionSpec` or `NamedSharding`). Other leaves, such as functions, are passed through.
+            devices (`PartitionSpec` or `NamedSharding`), or of booleans or strings, such as the mask of `optax.masked` and the
+            labels of `optax.multi_transform`. Other leaves, such as functions, are passed through.
         ties: A tie or several, between leaves of `params`.
 
     Returns:
@@ -63,7 +63,7 @@ def view(stored: PyTree, ties: TiesLike) -> PyTree:
     because a file format without `None` dropped them, the keys are added.
 
     Args:
-        stored: The parameters that `store` returned: arrays, or shapes, dtypes or partitions of them.
+        stored: The parameters that `store` returned: arrays, or shapes, dtypes, partitions or labels of them.
         ties: The ties that were passed to `store`. `resolve(ties, params)`, called once, saves their resolution in every trace.
 
     Returns:
@@ -99,8 +99,8 @@ def view(stored: PyTree, ties: TiesLike) -> PyTree:
 
 
 def _with_gradient_weight(x: Any, weight: Any) -> Any:
-    """Return `x`, with its gradient multiplied by `weight`; a shape or a partition has none."""
-    if not is_concrete(x) and not isinstance(x, int | float | complex):
+    """Return `x`, with its gradient multiplied by `weight`; a shape, a partition or a label has none."""
+    if is_label(x) or (not is_concrete(x) and not isinstance(x, int | float | complex)):
         return x
     if isinstance(weight, int | float) and weight in (0, 1):
         return x if weight else jax.lax.stop_gradient(x)
@@ -153,6 +153,6 @@ def equal_leaves(params: PyTree, ties: TiesLike) -> dict[str, bool]:
     """
     leaves, _ = leaves_by_path(params)
     return {
-        tie.target: np.asarray(apply_transform(tie, leaves[tie.source])).tobytes() == np.asarray(leaves[tie.target]).tobytes()
+        tie.target: bits(apply_transform(tie, leaves[tie.source])).tobytes() == bits(leaves[tie.target]).tobytes()
         for tie in resolve_full(ties, params)
     }

@@ -8,7 +8,7 @@ import numpy as np
 
 from tiejax.tying import transforms
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.leaves import is_partition
+from tiejax.tying.leaves import is_label, is_partition
 from tiejax.tying.shardings import partition_of_target
 from tiejax.tying.transforms import AnyTransform
 from tiejax.tying.weighted import Weight, hashable
@@ -108,7 +108,9 @@ def _weight(weight: Any) -> Any:
 
 
 def apply_transform(tie: Tie, x: Any) -> Any:
-    """Map the source's array to the target's; or its shape and dtype, or its partition over devices."""
+    """Map the source's array to the target's; or its shape and dtype, its partition over devices, or its label."""
+    if is_label(x):
+        return x
     if is_partition(x):
         return with_name(tie, partition_of_target, tie.transform, x)
     if isinstance(x, jax.ShapeDtypeStruct):

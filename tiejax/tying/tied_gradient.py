@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError, short
+from tiejax.tying.leaves import is_trained
 from tiejax.tying.store import store, view
 from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, state_tie
 from tiejax.tying.ties import TiesLike, resolve_full
@@ -90,24 +91,40 @@ def _is(weight: Any, number: int) -> bool:
     return isinstance(weight, int | float) and weight == number
 
 
-def gradients_by_use(loss: Callable[..., Any], stored: PyTree, ties: TiesLike, *args: Any) -> PyTree:
+def gradients_by_use(
+    loss: Callable[..., Any], stored: PyTree, ties: TiesLike, *args: Any, has_aux: bool = False, **kwargs: Any
+) -> PyTree:
     """Compute the gradient of each use of every shared array separately, at W_target = T(W_source).
 
     Args:
-        loss: A scalar function `(params, *args)` of full parameters.
+        loss: A scalar function `(params, *args, **kwargs)` of full parameters; with `has_aux`, it returns a pair
+            (scalar, auxiliary output).
         stored: The parameters that `store` returned.
         ties: The tie or ties that were passed to `store`.
         *args: Further arguments of `loss`.
+        has_aux: Whether `loss` returns auxiliary output.
+        **kwargs: Further keyword arguments of `loss`.
 
     Returns:
-        Gradients with the structure of the full parameters; `collect` sums them into the gradient of `stored`.
+        Gradients with the structure of the full parameters, or the pair (gradients, auxiliary output). Leaves that are not
+        trained, such as functions, settings, integers and random keys, are `None`. `collect` sums the gradients into those of
+        `stored`.
 
     Raises:
         TieError: The ties do not fit `stored`.
     """
     if not callable(loss):
         raise TieError(f"loss: expected a function of full parameters, got {type(loss).__name__}")
-    return jax.grad(loss)(view(stored, ties), *args)
+    leaves, treedef = leaves_by_path(view(stored, ties))
+    trained = {path: leaf for path, leaf in leaves.items() if is_trained(leaf)}
+
+    def loss_of_trained(trained: dict[str, Any]) -> Any:
+        return loss(jax.tree_util.tree_unflatten(treedef, (leaves | trained).values()), *args, **kwargs)
+
+    found = jax.grad(loss_of_trained, has_aux=has_aux)(trained)
+    grads, aux = found if has_aux else (found, None)
+    tree = jax.tree_util.tree_unflatten(treedef, [grads.get(path) for path in leaves])
+    return (tree, aux) if has_aux else tree
 
 
 def collect(grads: PyTree, ties: TiesLike) -> PyTree:

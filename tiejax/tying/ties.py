@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from tiejax.tying import transforms
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.leaves import is_array, is_number, is_partition, is_tieable
+from tiejax.tying.leaves import is_array, is_label, is_number, is_partition, tieable
 from tiejax.tying.patterns import completed, expand, listed, nearest, reached
 from tiejax.tying.tie import PyTree, Tie, leaves_by_path, with_name
 from tiejax.tying.transforms import TRANSFORMS, compose, described
@@ -131,7 +131,7 @@ def expanded(ties: Sequence[Tie], leaves: Mapping[str, Any]) -> list[Tie]:
 
     In stored parameters a pattern also matches the targets of other ties, which hold `None`.
     """
-    arrays = dict.fromkeys(path for path, leaf in leaves.items() if is_tieable(leaf))
+    arrays = tieable(leaves)
     if any(leaf is None for leaf in leaves.values()) and any("*" in tie.source for tie in ties):
         targets = reached([(tie.source, tie.target) for tie in ties], leaves, arrays)
         arrays = dict.fromkeys(path for path in leaves if path in arrays or path in targets)
@@ -205,12 +205,15 @@ def _check_leaf(tie: Tie, path: str, leaves: Mapping[str, Any]) -> None:
 
 def _check_fit(tie: Tie, source: Any, target: Any) -> None:
     for path, leaf in ((tie.source, source), (tie.target, target)):
-        if not (leaf is None or is_array(leaf) or is_number(leaf) or is_partition(leaf)):
+        if not (leaf is None or is_array(leaf) or is_number(leaf) or is_partition(leaf) or is_label(leaf)):
             raise TieError(f"{tie}: {path} is not an array but {type(leaf).__name__} {short(leaf)}")
-    if is_partition(source) or is_partition(target):
-        if target is not None and not (is_partition(source) and is_partition(target)):
-            raise TieError(f"{tie}: one leaf is a partition ({type(source).__name__}), the other not ({type(target).__name__})")
-        return
+    for kind, is_kind in (("partition", is_partition), ("label", is_label)):
+        if is_kind(source) or is_kind(target):
+            if target is not None and not (is_kind(source) and is_kind(target)):
+                raise TieError(
+                    f"{tie}: one leaf is a {kind} ({type(source).__name__}), the other not ({type(target).__name__})"
+                )
+            return
     shape = tuple(jnp.shape(source))
     try:
         result = transforms.result(tie.transform, jax.ShapeDtypeStruct(shape, jnp.result_type(source)))

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import beside, is_array
+from tiejax.tying.leaves import beside, is_array, is_trained
 from tiejax.tying.optimizer_state import (
     OwnedLeaf,
     check_divisible,
@@ -395,10 +395,7 @@ def trained(params: PyTree, states: set[str]) -> PyTree:
     Kept are floating-point arrays, and the leaves at the paths `states`, of which the optimizer state has a state.
     """
     leaves, treedef = leaves_by_path(params)
-    kept = [
-        leaf if path in states or (is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)) else None
-        for path, leaf in leaves.items()
-    ]
+    kept = [leaf if path in states or is_trained(leaf) else None for path, leaf in leaves.items()]
     return jax.tree_util.tree_unflatten(treedef, kept)
 
 
