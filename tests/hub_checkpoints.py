@@ -1,6 +1,7 @@
 """Small checkpoints in the hub's format, and an assertion that one is rejected."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -31,3 +32,18 @@ def refused(call, *words):
     for word in words:
         assert word in message, message
     assert str(error.value) == message.replace("--", "")
+
+
+def sparse_checkpoint(folder, tensors, config, file="model.safetensors"):
+    """Write a checkpoint whose float32 tensors, given by shape, are a hole in its file: any size takes no space on the disk."""
+    folder.mkdir()
+    header, end = {}, 0
+    for name, shape in tensors.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (folder / file).open("wb") as opened:
+        opened.write(len(text).to_bytes(8, "little") + text)
+        opened.truncate(8 + len(text) + end)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -1,4 +1,4 @@
-"""The memory limit of this process."""
+"""The memory limit of this process, and sizes in words."""
 
 import contextlib
 import os
@@ -6,6 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tiejax.system.control_groups import control_groups, words_in
+
+
+def size_words(count: float) -> str:
+    """Format a number of bytes, as 1.50 GiB, 12.3 MiB or 640 B."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            shown = count / size
+            return f"{shown:,.0f} {unit}" if shown >= 1000 else f"{shown:.3g} {unit}"
+    return f"{count:.0f} B"
 
 
 def machine_memory(root: Path = Path("/")) -> int | None:

@@ -17,9 +17,11 @@ from tiejax.checkpoints.diagnose.token_ranks import Ranked, rank_tokens
 from tiejax.checkpoints.hub.checkpoint import Checkpoint
 from tiejax.checkpoints.hub.download import open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.tables import HubTable
+from tiejax.checkpoints.hub.reading import LARGE, check_memory
+from tiejax.checkpoints.hub.tables import HubTable, check_row
 from tiejax.geometry.norms import Norms, norms_and_equality
 from tiejax.system.json_values import plain
+from tiejax.system.memory import size_words
 
 # Whether the two tables of a checkpoint are tied, as stored: the entry `fact` of the results.
 #   untied  two tables are stored, and some rows differ
@@ -28,6 +30,8 @@ from tiejax.system.json_values import plain
 Fact = Literal["untied", "equal", "absent"]
 # Entries of the results that compare two different tables; None unless `fact` is `untied`.
 COMPARED = ("alignment", "neighbours", "canonical", "published", "standing", "tokens")
+
+ROW_BYTES = 128  # of all arrays with one entry per row, by measurement
 
 
 def diagnose_checkpoint(
@@ -57,9 +61,14 @@ def diagnose_checkpoint(
     began = time.monotonic()
     checkpoint, tables = open_tables(folder, options)
     rows = tables.input.shape[0]
+    check_memory(f"{checkpoint.folder}: measures of {rows:,} rows", ROW_BYTES * rows)
     tokens, ranked = rank_tokens(options, checkpoint.folder, rows, progress, without_texts)
     stored = [table for table in (tables.input, tables.output) if table is not None]
-    norms = norms_and_equality(*counted(progress, "norms", rows * len(stored), *stored))
+    phase, size = "norms", sum(table.nbytes for table in stored)
+    if size >= LARGE:
+        phase = f"norms ({size_words(size)})"
+        progress(phase, 0, rows * len(stored))
+    norms = norms_and_equality(*counted(progress, phase, rows * len(stored), *stored))
     fact: Fact = "absent" if tables.output is None else "untied" if norms.differing else "equal"
     results = {"experiment": "diagnose", **facts_of(checkpoint, tables), "fact": fact, "rank": ranked.facts}
     if options.input_table is None and options.output_table is None:
@@ -104,6 +113,8 @@ def open_tables(folder: Path | str, options: Options) -> tuple[Checkpoint, Table
     if tables.input.shape[0] < 3:
         few = f" {tables.input.name}: has {tables.input.shape[0]} rows; a diagnosis needs at least 3"
         raise CheckpointError(INPUT, few)
+    for table in filter(None, (tables.input, tables.output)):
+        check_row(table)
     return checkpoint, tables
 
 

@@ -8,6 +8,7 @@ from tiejax.checkpoints.diagnose.options import Options
 from tiejax.checkpoints.diagnose.progress import Progress, counted
 from tiejax.checkpoints.diagnose.tables import Tables
 from tiejax.checkpoints.diagnose.token_ranks import Ranked
+from tiejax.checkpoints.hub.reading import check_memory
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.hub.tokens import Tokens, text_of
 from tiejax.geometry import alignment, published
@@ -18,6 +19,7 @@ from tiejax.geometry.neighbours import Overlap, neighbour_overlap, query_blocks
 
 SCORED = 65_536  # sampled tokens on which alignments are scored; the maps are fitted to all tokens
 FREQUENT = 10_000  # the most frequent tokens, among which the extreme ones are listed
+MAP_BYTES = 80  # of the matrices between columns of the two tables, for each pair of columns, by measurement
 SHOWN = 20  # tokens in each list
 MAPS = "maps between the tables"  # a phase of progress; takes most of a minute for the widest tables
 
@@ -33,6 +35,7 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
     assert tables.output is not None
     first, second, rows = tables.input.as_stored(), tables.output.as_stored(), tables.input.shape[0]
     widths = first.shape[1], second.shape[1]
+    check_memory(f"{first.file}: maps between tables of {max(widths):,} columns", MAP_BYTES * max(widths) ** 2)
     arrays = _mapped(first, second, options.seed, progress)
     least_squares = {name: _mean(arrays[f"cosine_{name}"]) for name in ("from_input", "from_output")}
     chance = {name: alignment.least_squares_chance(rows, width) for name, width in zip(least_squares, widths, strict=True)}

@@ -3,16 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tiejax.system.memory import size_words
+
 SOURCE = "A. Lopardo et al. 2026, arXiv:2603.26663"
 ADAM_BYTES = 16  # per parameter: a float32 value, its gradient and its two moments
-
-
-def memory(count: float) -> str:
-    """Format a number of bytes, as 1.50 GiB, 12.3 MiB or 640 B."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} B"
 
 
 def number(value: float | None) -> str:
@@ -51,8 +45,8 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
         if weight["share"] is None
         else f"{weight['share']:.1%} of the stored parameters"
     )
-    size = f"{memory(weight['bytes'])} as stored, {share}"
-    training = f"{memory(ADAM_BYTES * weight['parameters'])} in training with Adam in float32"
+    size = f"{size_words(weight['bytes'])} as stored, {share}"
+    training = f"{size_words(ADAM_BYTES * weight['parameters'])} in training with Adam in float32"
     if results["fact"] == "equal":
         return [
             f"They are tied: {results['tables']['output']['name']} equals {results['tables']['input']['name']} in every value.",
@@ -70,7 +64,7 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
             first = "Whether they are tied is unknown: the architecture is not known, and no output table was named."
         elif results.get("check", {}).get("answer") != "agrees":
             first = "There is nothing to compare: one table is stored, and config.json does not say that it has both roles."
-        return [first, f"A separate output table would add {memory(weight['bytes'])} ({training}).", agreement(results)]
+        return [first, f"A separate output table would add {size_words(weight['bytes'])} ({training}).", agreement(results)]
     widths = [table["shape"][1] for table in results["tables"].values()]
     if widths[0] != widths[1]:
         first = f"They cannot be tied directly: the input table is {widths[0]:,} wide, the output table {widths[1]:,}."

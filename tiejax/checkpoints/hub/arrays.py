@@ -15,6 +15,8 @@ from safetensors.numpy import save_file
 
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, WEIGHTS, Tensor, one_line
 from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.reading import check_memory
+from tiejax.checkpoints.hub.tables import BYTES
 from tiejax.text.stored import atomic_folder
 from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
 
@@ -42,6 +44,7 @@ def read(tensors: Iterable[Tensor]) -> Iterator[tuple[str, np.ndarray]]:
         try:
             with safe_open(file, framework="np") as opened:
                 for tensor in group:
+                    check_memory(f"{file}: {tensor.name} {list(tensor.shape)}", tensor.number * BYTES.get(tensor.dtype, 1))
                     yield tensor.name, opened.get_tensor(tensor.name)
         except (OSError, SafetensorError, TypeError, AttributeError) as error:  # the last two if numpy lacks the dtype
             raise CheckpointError(f"{file}: cannot be read: {one_line(error)}") from None

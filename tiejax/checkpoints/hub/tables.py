@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, one_line
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
+from tiejax.checkpoints.hub.reading import SHARE, check_memory
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -50,7 +51,10 @@ class HubTable:
 
         Raises CheckpointError if they cannot be read, or are not finite in float32.
         """
-        chosen = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else np.asarray(rows)
+        # No array of all row numbers, of which a file may claim any number.
+        chosen = np.arange(*rows.indices(self.shape[0])) if isinstance(rows, slice) else np.asarray(rows)
+        needed = len(chosen) * self.shape[1] * np.dtype(np.float32).itemsize
+        check_memory(f"{self.file}: {len(chosen):,} rows of {self.name} {list(self.shape)}", needed, SHARE)
         try:
             # Opened for each read, since the pages of a mapped file count as this process's memory.
             with safe_open(self.file, framework="np") as file, np.errstate(over="ignore"):
@@ -83,6 +87,11 @@ class HubTable:
             first, last = np.searchsorted(rows, [start, start + step])
             if first < last:
                 yield int(first), int(last), int(rows[first]), int(rows[last - 1]) + 1
+
+
+def check_row(table: HubTable) -> None:
+    """Raise CheckpointError if a single row of a table does not fit into memory, since tables are read by rows."""
+    check_memory(f"{table.file}: a row of {table.name} {list(table.shape)}", 4 * table.shape[1], SHARE)
 
 
 def table(checkpoint: Checkpoint, name: str, field: Field, rows: int | None = None) -> HubTable:

@@ -28,6 +28,7 @@ from tiejax.checkpoints.hub.parameter_names import (
     view,
 )
 from tiejax.checkpoints.hub.places import Places, find_places
+from tiejax.checkpoints.hub.reading import check_memory
 from tiejax.checkpoints.hub.tables import DTYPES
 from tiejax.models.language_model import LanguageModel
 
@@ -100,6 +101,7 @@ def load(folder: Path, dropout: float = 0.0) -> Loaded:
     """
     checkpoint = open_checkpoint(folder)
     family = configurations.family_of(checkpoint)
+    check_memory(f"{folder}: {checkpoint.parameters or 0:,} parameters", 4 * (checkpoint.parameters or 0))
     sizes = configurations.sizes_of(checkpoint.config, family, folder / CONFIG)
     model = configurations.build(sizes, family, dropout)
     numbers = _numbers(sizes.layers, sizes.groups)

@@ -87,8 +87,16 @@ def factorise(
 def open_source(folder: Path, tables: Roles | None) -> Source:
     """Open a checkpoint whose tables can be factorised; raises CheckpointError."""
     checkpoint = open_checkpoint(folder)
-    stored = stored_tables(checkpoint)
-    return Source(checkpoint, stored, chosen_tables(checkpoint, stored, tables))
+    # Two tables are compared only after their sizes have been checked.
+    stored = stored_tables(checkpoint, equal=True)
+    chosen = chosen_tables(checkpoint, stored, tables)
+    if stored.relation == "equal":
+        stored = stored_tables(checkpoint)
+    if stored.relation == "equal" and len(chosen) == 1:
+        raise CheckpointError(
+            TABLES, f" {tables}: {checkpoint.folder} has {stored.words}, which would then differ; factorise both"
+        )
+    return Source(checkpoint, stored, chosen)
 
 
 def chosen_tables(checkpoint: Checkpoint, stored: Stored, tables: Roles | None) -> dict[str, HubTable]:
@@ -101,10 +109,6 @@ def chosen_tables(checkpoint: Checkpoint, stored: Stored, tables: Roles | None) 
         raise CheckpointError(f"{checkpoint.folder}: has {stored.words}")
     if not set(roles) <= set(available):
         raise CheckpointError(TABLES, f" {tables}: {checkpoint.folder} has {stored.words}")
-    if stored.relation == "equal" and len(roles) == 1:
-        raise CheckpointError(
-            TABLES, f" {tables}: {checkpoint.folder} has {stored.words}, which would then differ; factorise both"
-        )
     chosen = {role: available[role] for role in roles}
     if len({(tensor.shape, tensor.dtype) for tensor in chosen.values()}) > 1:
         shown = " and ".join(f"{tensor.name} {list(tensor.shape)} {tensor.dtype}" for tensor in chosen.values())

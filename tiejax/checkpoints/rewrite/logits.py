@@ -133,7 +133,7 @@ def _logits(
     """Yield, for each block of tokens, its first token and the old and new logits in float64; raises CheckpointError."""
     with np.errstate(all="ignore"):  # an overflow shows in the logits
         scaled = after if table.scale is None else (after * table.scale).astype(np.float32)
-    for block in blocks(table.input, max(TOGETHER // len(before), 1)):
+    for block in blocks(table.input, "logits", max(TOGETHER // len(before), 1)):
         with np.errstate(all="ignore"):
             pair = before @ table.output[block].T, scaled @ table.rows(block).T
         for one, logits in zip((table.output, table.input), pair, strict=True):

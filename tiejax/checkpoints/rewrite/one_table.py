@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.reading import steps
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.rewrite.vectors import rounded
 
@@ -64,7 +65,7 @@ def one_table(first: HubTable, second: HubTable, keep: Keep) -> OneTable:
     if keep != "aligned":
         return OneTable(first, second, keep, None, 1.0)
     squares, other_squares, products = np.zeros((3, first.shape[1]))
-    for block in blocks(first):
+    for block in blocks(first, "fitting one table to both"):
         x, y = first[block].astype(np.float64), second[block].astype(np.float64)
         squares += (x * x).sum(axis=0)
         other_squares += (y * y).sum(axis=0)
@@ -79,7 +80,7 @@ def one_table(first: HubTable, second: HubTable, keep: Keep) -> OneTable:
 def distances(table: OneTable) -> Distances:
     """Return the relative distances of T from both tables; raises CheckpointError if they are not finite."""
     sums = np.zeros(4)
-    for block in blocks(table.input):
+    for block in blocks(table.input, "differences of the tables"):
         x, y, t = (part.astype(np.float64) for part in (table.input[block], table.output[block], table.rows(block)))
         used = t if table.scale is None else t * table.scale
         with np.errstate(over="ignore"):
@@ -92,8 +93,15 @@ def distances(table: OneTable) -> Distances:
     return Distances(float(relative[0]), float(relative[1]))
 
 
-def blocks(table: HubTable, most: int | None = None) -> Iterator[slice]:
-    """Return slices that cover the rows of a table, small enough to hold several in memory, of `most` rows or fewer."""
-    step = max(BLOCK_BYTES // (4 * table.shape[1]), 1)
-    step = step if most is None else min(step, most)
-    return (slice(start, min(start + step, table.shape[0])) for start in range(0, table.shape[0], step))
+def blocks(table: HubTable, phase: str, most: int | None = None) -> Iterator[slice]:
+    """Yield slices that cover the rows of a table, small enough to hold several in memory, of `most` rows or fewer.
+
+    phase: the purpose, for the progress of reading.
+    """
+    number = max(BLOCK_BYTES // (4 * table.shape[1]), 1)
+    number = number if most is None else min(number, most)
+    step = steps(phase, table.nbytes)
+    for start in range(0, table.shape[0], number):
+        block = slice(start, min(start + number, table.shape[0]))
+        yield block
+        step((block.stop - start) * table.nbytes // table.shape[0])

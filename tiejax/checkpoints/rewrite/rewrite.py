@@ -7,6 +7,7 @@ killed, and the old one is not changed. Links are copied as the files they point
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +16,13 @@ import numpy as np
 
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, Checkpoint, Tensor, read_json
 from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.reading import counted, steps
 from tiejax.checkpoints.rewrite import new_folder
 from tiejax.checkpoints.rewrite.card import CARD
 from tiejax.checkpoints.rewrite.entries import Entries, entries
 from tiejax.checkpoints.rewrite.stored import LENGTH_BYTES, blocks_of, extent_of, header_of
 from tiejax.checkpoints.rewrite.vectors import rounded
+from tiejax.system.memory import size_words
 
 METADATA = "__metadata__"
 ALIGNED = 8  # bytes; safetensors pads its header to a multiple of this
@@ -89,18 +92,21 @@ def rewrite(
     texts = {checkpoint.folder / CONFIG: _text(checkpoint.folder / CONFIG, config)}
     if index := _index(checkpoint, leave, added):
         texts[checkpoint.folder / INDEX] = _text(checkpoint.folder / INDEX, index)
+    needed = _bytes_of_copy(checkpoint, listed, changed - filled, leave, added)
     try:
+        _check_space(out, needed)
+        step = steps(f"writing {out.name}", needed)
         with new_folder.new_folder(out) as folder:
             for path in listed.folders:
                 (folder / path).mkdir()
             for path in listed.files:
                 file, target = checkpoint.folder / path, folder / path
                 if file in changed & filled:
-                    _write(file, target, leave, added.get(file, []))
+                    _write(file, target, leave, added.get(file, []), step)
                 elif file in texts:
                     target.write_bytes(texts[file])
                 elif file not in changed:
-                    _copy(file, target)
+                    _copy(file, target, step)
             with (folder / CARD).open("ab") as opened:
                 opened.write(card.encode())
             _to_disk(folder)
@@ -108,9 +114,28 @@ def rewrite(
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(out)) from None
 
 
-def _copy(file: Path, out: Path) -> None:
+def _bytes_of_copy(
+    checkpoint: Checkpoint, listed: Entries, dropped: Collection[Path], leave: Collection[str], added: Mapping[Path, list[Part]]
+) -> int:
+    """Return the number of bytes of the copy, up to those of headers and texts that differ."""
+    files = [checkpoint.folder / path for path in listed.files]
+    lost = [tensor for tensor in checkpoint.tensors.values() if tensor.name in leave and tensor.file not in dropped]
+    gained = sum(part.nbytes for parts in added.values() for part in parts)
+    return sum(_size(file) for file in files if file not in dropped) + gained - sum(extent_of(tensor)[1] for tensor in lost)
+
+
+def _check_space(out: Path, needed: int) -> None:
+    """Raise OSError if the disk has less space than a copy needs, before anything is written."""
+    parent = next(parent for parent in out.absolute().parents if parent.exists())
+    disk = shutil.disk_usage(parent)
+    if disk.total and needed > disk.free:  # some file systems do not know their size
+        free = f"the copy takes {size_words(needed)}, of which {size_words(disk.free)} are free"
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {free}", str(out))
+
+
+def _copy(file: Path, out: Path, step: Callable[[int], None]) -> None:
     with out.open("wb") as target:
-        target.writelines(blocks_of(file, 0, _size(file)))
+        target.writelines(counted(blocks_of(file, 0, _size(file)), step))
 
 
 def _size(file: Path) -> int:
@@ -128,7 +153,7 @@ def _text(file: Path, content: Mapping[str, Any]) -> bytes:
         raise CheckpointError(f"{file}: nested too deeply to be written") from None
 
 
-def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
+def _write(file: Path, out: Path, leave: set[str], added: list[Part], step: Callable[[int], None]) -> None:
     """Copy a safetensors file without some of its tensors, and append others."""
     header, begin = header_of(file)
     remaining = sorted(
@@ -150,9 +175,9 @@ def _write(file: Path, out: Path, leave: set[str], added: list[Part]) -> None:
         target.write(len(content).to_bytes(LENGTH_BYTES, "little") + content)
         for _, entry in remaining:
             start, stop = entry["data_offsets"]
-            target.writelines(blocks_of(file, begin + start, stop - start))
+            target.writelines(counted(blocks_of(file, begin + start, stop - start), step))
         for part in added:
-            target.writelines(part.blocks())
+            target.writelines(counted(part.blocks(), step))
         if target.tell() != LENGTH_BYTES + len(content) + at:
             raise OSError(errno.EIO, f"{file}: the sizes of its tensors differ from its header")
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import linalg
 
+from tiejax.checkpoints.hub.reading import steps
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.geometry.table_rows import exponents
 
@@ -167,9 +168,13 @@ def _by_column(scales: np.ndarray, widths: Sequence[int]) -> np.ndarray:
 def _blocks(tables: Sequence[Table], dtype: type[np.floating[Any]] = np.float32) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the first row of each block, and a new array with the block's rows of all tables side by side."""
     rows, width = tables[0].shape[0], sum(table.shape[1] for table in tables)
-    step = max(BLOCK_BYTES // (4 * width), 1)
-    for start in range(0, rows, step):
-        yield start, np.concatenate([table[start : start + step] for table in tables], axis=1, dtype=dtype)
+    number = max(BLOCK_BYTES // (4 * width), 1)
+    total = sum(table.nbytes for table in tables)
+    step = steps("products of the rows", total)
+    for start in range(0, rows, number):
+        block = np.concatenate([table[start : start + number] for table in tables], axis=1, dtype=dtype)
+        yield start, block
+        step(len(block) * total // rows)
 
 
 def _parts(widths: Sequence[int]) -> list[slice]:

@@ -11,7 +11,8 @@ from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.locate import called, check_whole, form_of_tables, locate
-from tiejax.checkpoints.hub.tables import DTYPES, HubTable
+from tiejax.checkpoints.hub.reading import steps
+from tiejax.checkpoints.hub.tables import DTYPES, HubTable, check_row
 
 BLOCK_BYTES = 2**22
 LENGTH_BYTES = 8  # at the start of a safetensors file, for the length of its header
@@ -113,6 +114,7 @@ def compare(first: Tensor, second: Tensor) -> tuple[Relation, float | None]:
     """
     if first.shape[1:] != second.shape[1:] or second.shape[0] < first.shape[0]:
         return "shapes", None
+    check_row(HubTable(first))
     if first.dtype == second.dtype:
         if _equal_bytes(first, second):
             return "equal", None
@@ -137,12 +139,14 @@ def equal(first: Tensor, second: Tensor) -> bool:
 def _equal_values(first: Tensor, second: Tensor) -> Relation | None:
     """Return whether tables of two dtypes are equal, or equal after one is rounded to the dtype of the other; None if not."""
     exact, down, up = True, True, True
+    step = steps(_comparing(first, second), HubTable(first).nbytes + HubTable(second).nbytes)
     for x, y in zip(_blocks_of_values(first, first.number), _blocks_of_values(second, first.number), strict=True):
         with np.errstate(over="ignore"):
             exact = exact and np.array_equal(x.astype(np.float64), y.astype(np.float64))
             down, up = down and np.array_equal(x.astype(y.dtype), y), up and np.array_equal(x, y.astype(x.dtype))
         if not (exact or down or up):
             return None
+        step(x.nbytes + y.nbytes)
     return "equal" if exact else "rounded"
 
 
@@ -157,8 +161,16 @@ def _blocks_of_values(tensor: Tensor, number: int) -> Iterator[np.ndarray]:
 
 def _equal_bytes(first: Tensor, second: Tensor) -> bool:
     (start, length), (other, _) = extent_of(first), extent_of(second)
-    blocks = zip(blocks_of(first.file, start, length), blocks_of(second.file, other, length), strict=True)
-    return all(one == other for one, other in blocks)
+    step = steps(_comparing(first, second), 2 * length)
+    for x, y in zip(blocks_of(first.file, start, length), blocks_of(second.file, other, length), strict=True):
+        if x != y:
+            return False
+        step(2 * len(x))
+    return True
+
+
+def _comparing(first: Tensor, second: Tensor) -> str:
+    return f"comparing {first.name} and {second.name}"
 
 
 def blocks_of(file: Path, start: int, length: int) -> Iterator[bytes]:

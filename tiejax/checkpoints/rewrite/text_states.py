@@ -55,7 +55,7 @@ def states_on_text(checkpoint: Checkpoint, table: OneTable, text: str, number: i
     ids = _ids(tokens, text, loaded.vocabulary)
     task = causal_task(ids, length, number) if causal else masked_task(ids, tokens, length, number, seed)
     before = _states(loaded, loaded.params["embed"]["embedding"], task)
-    after = _states(loaded, np.concatenate([table.rows(block) for block in blocks(table.input)]), task)
+    after = _states(loaded, np.concatenate([table.rows(block) for block in blocks(table.input, "the new table")]), task)
     for states in (before, after):
         if not np.isfinite(states).all():
             raise CheckpointError(NAME, f" {text}: {checkpoint.folder} computes hidden states that are not finite")

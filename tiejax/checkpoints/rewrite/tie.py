@@ -159,7 +159,7 @@ def _shared_table(pair: Pair, table: OneTable) -> Part:
         tensor.dtype,
         tensor.shape,
         nbytes,
-        lambda: (table.rows(block).astype(dtype).tobytes() for block in blocks(table.input)),
+        lambda: (table.rows(block).astype(dtype).tobytes() for block in blocks(table.input, "the shared table")),
     )
 
 

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from tiejax.checkpoints.hub.reading import check_memory
 from tiejax.checkpoints.hub.tokens import count_tokens, find_tokens
 from tiejax.text import corpus
 from tiejax.text.errors import CorpusError
 from tiejax.text.sources import TFDS
+
+ROW_BYTES = 32  # of all arrays with one entry per row
 
 
 def token_weights(
@@ -29,6 +32,7 @@ def token_weights(
         raise CorpusError(f"corpus: {folder} has no tokenizer.json, vocab.txt or vocab.json, which are needed to count tokens")
     if name.startswith(TFDS):
         raise CorpusError(f"corpus {name}: expected a text file or a folder of text files")
+    check_memory(f"corpus: weights of {rows:,} rows", ROW_BYTES * rows)
     documents = corpus.read(corpus.sources([name]))
     counts = count_tokens(tokens, documents, rows, lambda number: progress("tokens counted", number, None))
     facts = {

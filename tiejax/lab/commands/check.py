@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from tiejax.checkpoints.check import STATUS, Checked, check_folder
+from tiejax.checkpoints.hub import reading
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -41,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
     if not settings.folders:
         raise BadInput("folders: name the folder of at least one checkpoint")
     console = Console()
-    results = [check_folder(folder) for folder in settings.folders]
+    with console.preparing(beside_output=True) as progress, reading.shown(progress):
+        results = [check_folder(folder) for folder in settings.folders]
     if switches["json"]:
         console.json({"checkpoints": [result._asdict() for result in results]})
     else:

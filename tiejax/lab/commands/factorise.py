@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from tiejax.checkpoints.hub import reading
 from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import budget as budgets
@@ -101,9 +102,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _factorise(settings: Settings, console: Console) -> None:
-    source = factorise.open_source(whole_folder(settings.folder or ""), settings.tables)
-    _check_places(source, settings)
-    with console.preparing() as progress:
+    with console.preparing() as progress, reading.shown(progress):
+        source = factorise.open_source(whole_folder(settings.folder or ""), settings.tables)
+        _check_places(source, settings)
         planned = factorise.plan(source, settings.rank, settings.energy, settings.corpus, progress)
     folder = Path(settings.report or "").expanduser()
     if os.path.lexists(folder / BUDGET):
@@ -115,7 +116,8 @@ def _factorise(settings: Settings, console: Console) -> None:
     if settings.out and planned.rank is not None:
         if planned.budget.bytes_at(planned.rank) >= planned.budget.bytes_now:
             console.warn(f"rank {planned.rank:,} takes no fewer bytes than the tables do now")
-        title = factorise.write(planned, Path(settings.out).expanduser())
+        with console.preparing() as progress, reading.shown(progress):
+            title = factorise.write(planned, Path(settings.out).expanduser())
         console.result(f"factorised: {settings.out}, {title}")
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from tiejax.checkpoints.hub import reading
 from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import tie
@@ -90,7 +91,8 @@ def main(argv: Sequence[str]) -> int:
     out = None if settings.out is None else Path(settings.out).expanduser()
     try:
         folder = whole_folder(settings.folder or "")
-        planned = tie.plan(folder, out, settings.keep, settings.text, settings.hidden, settings.states, settings.seed)
+        with console.preparing(beside_output=True) as progress, reading.shown(progress):
+            planned = tie.plan(folder, out, settings.keep, settings.text, settings.hidden, settings.states, settings.seed)
         if switches["json"]:
             console.json(planned.report.as_json())
         else:
@@ -98,7 +100,8 @@ def main(argv: Sequence[str]) -> int:
                 console.say(line)
         if out is None:
             return 0
-        tie.write(planned, out, switches["force"])
+        with console.preparing(beside_output=True) as progress, reading.shown(progress):
+            tie.write(planned, out, switches["force"])
     except CheckpointError as error:
         raise BadInput(error.as_options()) from None
     except CorpusError as error:

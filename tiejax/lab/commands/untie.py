@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from tiejax.checkpoints.hub import reading
 from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite.untie import untie
@@ -43,9 +44,11 @@ def main(argv: Sequence[str]) -> int:
     settings, _ = command_line.parse(Settings, COMMAND, argv)
     if not settings.folder or not settings.out:
         raise BadInput("folder, out: name the folder of a checkpoint and a new folder")
+    console = Console()
     try:
-        name = untie(whole_folder(settings.folder), Path(settings.out).expanduser())
+        with console.preparing(beside_output=True) as progress, reading.shown(progress):
+            name = untie(whole_folder(settings.folder), Path(settings.out).expanduser())
     except CheckpointError as error:
         raise BadInput(str(error)) from None
-    Console().result(f"untied: {settings.out}, with {name}")
+    console.result(f"untied: {settings.out}, with {name}")
     return 0

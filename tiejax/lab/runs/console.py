@@ -15,7 +15,7 @@ import rich.table
 from rich.cells import cell_len, set_cell_size
 
 from tiejax.lab.reporting.words import cells, counted, duration, remarks
-from tiejax.lab.settings.command_line import STANDARD_OUTPUT
+from tiejax.lab.settings.command_line import STANDARD_ERROR, STANDARD_OUTPUT
 from tiejax.system.naming import naming
 from tiejax.system.visible import visible_line
 
@@ -29,7 +29,7 @@ class _RichConsole(rich.console.Console):
     """A console that raises an OSError for output that cannot be written, instead of ending the process with status 1."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        with naming(STANDARD_OUTPUT):
+        with naming(STANDARD_ERROR if self.stderr else STANDARD_OUTPUT):
             super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
@@ -46,9 +46,7 @@ class Console:
         self.quiet = quiet or silent
         self._silent = silent
         self._clock = clock
-        # Lines in a pipe are not wrapped. Brackets and colons in names are not markup.
-        width = None if sys.stdout.isatty() else 200
-        self._rich = _RichConsole(width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        self._rich = _console()
         self._bar: rich.progress.Progress | None = None
         self._printed_at, self._printed_step = float("-inf"), -1
         self._compiling = False
@@ -76,7 +74,7 @@ class Console:
     def __enter__(self) -> "Console":
         self._printed_step, self._compiling = -1, False
         if self._rich.is_terminal and not self.quiet:
-            self._bar = self._new_bar()
+            self._bar = self._new_bar(self._rich)
             self._bar.start()
             self._task = self._bar.add_task("training", total=None, count="", rates="")
         return self
@@ -133,16 +131,23 @@ class Console:
             self.say(f"{visible_line(label)}; {share:.1%} of the run{', ' if left else ''}{left}")
 
     @contextlib.contextmanager
-    def preparing(self) -> Iterator[Callable[[str, int, int | None], None]]:
-        """Yield a function `(phase, done, total)` that shows the progress of each phase of a preparation and its time left."""
+    def preparing(self, beside_output: bool = False) -> Iterator[Callable[[str, int, int | None], None]]:
+        """Yield a function `(phase, done, total)` that shows the progress of each phase of a preparation and its time left.
+
+        A phase is named at once if it begins with 0 done. beside_output: show it on standard error, for commands whose output
+        other programs read.
+        """
+        shown = _console(stderr=True) if beside_output else self._rich
         began: dict[str, float] = {}
 
         def time_left(phase: str, done: int, total: int | None) -> str:
-            seconds = self._clock() - began.setdefault(phase, self._clock())
+            if not done or phase not in began:
+                began[phase] = self._clock()
+            seconds = self._clock() - began[phase]
             return _time_left(done / total, seconds, (total - done) * seconds / done) if total and done else ""
 
-        if self._rich.is_terminal and not self.quiet:
-            with self._new_bar() as bar:
+        if shown.is_terminal and not self.quiet:
+            with self._new_bar(shown) as bar:
                 tasks: dict[str, rich.progress.TaskID] = {}
 
                 def show(phase: str, done: int, total: int | None) -> None:
@@ -156,9 +161,14 @@ class Console:
 
         def say(phase: str, done: int, total: int | None) -> None:
             left = time_left(phase, done, total)
-            if not self.quiet and done and self._clock() - max(self._printed_at, began[phase]) > PLAIN_EVERY_S:
+            if self.quiet:
+                return
+            if not done:
+                shown.print(visible_line(phase))
+            elif self._clock() - max(self._printed_at, began[phase]) > PLAIN_EVERY_S:
                 self._printed_at = self._clock()
-                self.say(f"{phase}: {done:,}{f' of {total:,}' if total else ''}{', ' if left else ''}{left}")
+                words = f"{phase}: {done:,}{f' of {total:,}' if total else ''}{', ' if left else ''}{left}"
+                shown.print(visible_line(words))
 
         yield say
 
@@ -181,12 +191,12 @@ class Console:
         if exploratory := len(rows) - len(registered):
             self.say(f"{counted(exploratory, 'exploratory estimate')} in the report")
 
-    def _new_bar(self) -> rich.progress.Progress:
+    def _new_bar(self, console: rich.console.Console) -> rich.progress.Progress:
         """Return a progress bar that fills one row of the terminal and never wraps."""
         texts = [rich.progress.TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[count]")]
         rates = rich.progress.TextColumn("{task.fields[rates]}", markup=False)
         return rich.progress.Progress(
-            texts[0], rich.progress.BarColumn(bar_width=None), texts[1], rates, console=self._rich, expand=True
+            texts[0], rich.progress.BarColumn(bar_width=None), texts[1], rates, console=console, expand=True
         )
 
     def _show(
@@ -201,11 +211,17 @@ class Console:
     ) -> None:
         """Update a bar with the first of `forms`, given from long to short, that fits next to label, bar and count."""
         label = visible_line(label)
-        free = self._rich.width - NARROWEST_BAR - cell_len(count) - 3  # a space between columns
+        free = bar.console.width - NARROWEST_BAR - cell_len(count) - 3  # a space between columns
         rates = next((form for form in forms if cell_len(form) <= free - cell_len(label)), forms[-1])
         most = max(free - cell_len(rates), NARROWEST_LABEL)
         label = f"{set_cell_size(label, most - 1)}…" if cell_len(label) > most else label
         bar.update(task, description=label, completed=completed, total=total, count=count, rates=rates)
+
+
+def _console(stderr: bool = False) -> _RichConsole:
+    # Lines in a pipe are not wrapped. Brackets and colons in names are not markup.
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else 200
+    return _RichConsole(stderr=stderr, width=width, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def _time_left(share: float, seconds: float, estimate: float) -> str:

@@ -36,7 +36,7 @@ MODE = "tiejax"
 jsonargparse.set_loader(MODE, yaml_text.load, (NotYaml,))
 jsonargparse.set_dumper(MODE, yaml_text.dump)
 MOST_BYTES = 2**20  # of a configuration file
-STANDARD_OUTPUT = Path("standard output")  # in messages
+STANDARD_OUTPUT, STANDARD_ERROR = Path("standard output"), Path("standard error")  # in messages
 PROGRAM = "PROGRAM"  # placeholder for the command in an example
 MOST_SEEDS = 10**6
 RANGE = re.compile(r"(\d{1,10})-(\d{1,10})")  # of seeds, inclusive

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiejax.checkpoints.diagnose.verdict import agreement, memory, verdict
+from tiejax.checkpoints.diagnose.verdict import agreement, verdict
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import duration, number
+from tiejax.system.memory import size_words
 
 PACKAGE, TEMPLATE = "tiejax.lab.studies.diagnosis", "checkpoint_page.html.j2"
 UNCOUNTED = "unknown: some shards were not downloaded, and their headers could not be read from the hub"
@@ -28,7 +29,7 @@ def _table_words(facts: Mapping[str, Any] | None) -> str:
         return "not stored"
     transposed = ", stored transposed" if facts["transposed"] else ""
     rows, width = facts["shape"]
-    stored = f"{facts['dtype']}{transposed}, {memory(facts['nbytes'])}"
+    stored = f"{facts['dtype']}{transposed}, {size_words(facts['nbytes'])}"
     return f"{facts['name']} in {facts['file']}: {rows:,} tokens x {width:,}, {stored}"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
 from tiejax.checkpoints.diagnose.verdict import verdict
+from tiejax.checkpoints.hub import reading
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
@@ -70,7 +71,7 @@ def _of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
     # Blocks of rows are processed on the CPU, so that no memory of a GPU is reserved.
     jax.config.update("jax_platforms", "cpu")
     try:
-        with console.preparing() as progress:
+        with console.preparing() as progress, reading.shown(progress):
             results, arrays = diagnose_checkpoint(
                 settings.checkpoint or "",
                 settings.options,
