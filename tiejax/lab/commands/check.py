@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     if not settings.folders:
         raise BadInput("folders: name the folder of at least one checkpoint")
     console = Console()
-    with console.preparing(beside_output=True) as progress, reading.shown(progress):
+    with console.preparing(announce=True, stderr=True) as progress, reading.shown(progress):
         results = [check_folder(folder) for folder in settings.folders]
     if switches["json"]:
         console.json({"checkpoints": [result._asdict() for result in results]})

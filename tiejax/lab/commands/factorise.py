@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _factorise(settings: Settings, console: Console) -> None:
-    with console.preparing() as progress, reading.shown(progress):
+    with console.preparing(announce=True) as progress, reading.shown(progress):
         source = factorise.open_source(whole_folder(settings.folder or ""), settings.tables)
         _check_places(source, settings)
         planned = factorise.plan(source, settings.rank, settings.energy, settings.corpus, progress)
@@ -116,7 +116,7 @@ def _factorise(settings: Settings, console: Console) -> None:
     if settings.out and planned.rank is not None:
         if planned.budget.bytes_at(planned.rank) >= planned.budget.bytes_now:
             console.warn(f"rank {planned.rank:,} takes no fewer bytes than the tables do now")
-        with console.preparing() as progress, reading.shown(progress):
+        with console.preparing(announce=True) as progress, reading.shown(progress):
             title = factorise.write(planned, Path(settings.out).expanduser())
         console.result(f"factorised: {settings.out}, {title}")
 

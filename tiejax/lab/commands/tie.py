@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     out = None if settings.out is None else Path(settings.out).expanduser()
     try:
         folder = whole_folder(settings.folder or "")
-        with console.preparing(beside_output=True) as progress, reading.shown(progress):
+        with console.preparing(announce=True, stderr=True) as progress, reading.shown(progress):
             planned = tie.plan(folder, out, settings.keep, settings.text, settings.hidden, settings.states, settings.seed)
         if switches["json"]:
             console.json(planned.report.as_json())
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
                 console.say(line)
         if out is None:
             return 0
-        with console.preparing(beside_output=True) as progress, reading.shown(progress):
+        with console.preparing(announce=True, stderr=True) as progress, reading.shown(progress):
             tie.write(planned, out, switches["force"])
     except CheckpointError as error:
         raise BadInput(error.as_options()) from None

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         raise BadInput("folder, out: name the folder of a checkpoint and a new folder")
     console = Console()
     try:
-        with console.preparing(beside_output=True) as progress, reading.shown(progress):
+        with console.preparing(announce=True, stderr=True) as progress, reading.shown(progress):
             name = untie(whole_folder(settings.folder), Path(settings.out).expanduser())
     except CheckpointError as error:
         raise BadInput(str(error)) from None

@@ -131,13 +131,13 @@ class Console:
             self.say(f"{visible_line(label)}; {share:.1%} of the run{', ' if left else ''}{left}")
 
     @contextlib.contextmanager
-    def preparing(self, beside_output: bool = False) -> Iterator[Callable[[str, int, int | None], None]]:
+    def preparing(self, announce: bool = False, stderr: bool = False) -> Iterator[Callable[[str, int, int | None], None]]:
         """Yield a function `(phase, done, total)` that shows the progress of each phase of a preparation and its time left.
 
-        A phase is named at once if it begins with 0 done. beside_output: show it on standard error, for commands whose output
-        other programs read.
+        announce: name a phase when it begins with 0 done, where there is no bar. stderr: show progress on standard error, for
+        commands whose output other programs read.
         """
-        shown = _console(stderr=True) if beside_output else self._rich
+        shown = _console(stderr=True) if stderr else self._rich
         began: dict[str, float] = {}
 
         def time_left(phase: str, done: int, total: int | None) -> str:
@@ -147,10 +147,12 @@ class Console:
             return _time_left(done / total, seconds, (total - done) * seconds / done) if total and done else ""
 
         if shown.is_terminal and not self.quiet:
-            with self._new_bar(shown) as bar:
-                tasks: dict[str, rich.progress.TaskID] = {}
+            with contextlib.ExitStack() as opened:
+                bar, tasks = self._new_bar(shown), dict[str, rich.progress.TaskID]()
 
                 def show(phase: str, done: int, total: int | None) -> None:
+                    if not tasks:  # only now, since a bar takes over the terminal, on which a library may draw before
+                        opened.enter_context(bar)
                     if phase not in tasks:
                         tasks[phase] = bar.add_task("", total=total, count="", rates="")
                     count = f"{done / total:.0%}" if total else f"{done:,}"
@@ -163,9 +165,9 @@ class Console:
             left = time_left(phase, done, total)
             if self.quiet:
                 return
-            if not done:
+            if announce and not done:
                 shown.print(visible_line(phase))
-            elif self._clock() - max(self._printed_at, began[phase]) > PLAIN_EVERY_S:
+            elif done and self._clock() - max(self._printed_at, began[phase]) > PLAIN_EVERY_S:
                 self._printed_at = self._clock()
                 words = f"{phase}: {done:,}{f' of {total:,}' if total else ''}{', ' if left else ''}{left}"
                 shown.print(visible_line(words))

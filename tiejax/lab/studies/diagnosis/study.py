@@ -71,7 +71,7 @@ def _of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
     # Blocks of rows are processed on the CPU, so that no memory of a GPU is reserved.
     jax.config.update("jax_platforms", "cpu")
     try:
-        with console.preparing() as progress, reading.shown(progress):
+        with console.preparing(announce=True) as progress, reading.shown(progress):
             results, arrays = diagnose_checkpoint(
                 settings.checkpoint or "",
                 settings.options,
