@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 import tiejax.nnx
-from tiejax.tying import Functions, Scale, Tie, TieError, find_ties, store, tie_between, tied_loss
+from tiejax.tying import Functions, Scale, Tie, TieError, find_ties, retie, store, tie_between, tied_loss
 
 VOCABULARY, WIDTH = 7, 3
 TOKENS = jnp.arange(VOCABULARY)
@@ -457,6 +457,13 @@ def traced_weights():
     jax.grad(lambda b: loss(tie(b)))(0.5)
 
 
+def functional(wrapped):
+    """The state of an nnx.Optimizer, or the optimizer itself, passed to the functions for trees."""
+    params, adam = nnx.state(model(), nnx.Param), optax.adam(1e-2)
+    optimizer = nnx.Optimizer(model(), adam, wrt=nnx.Param)
+    retie(optimizer if wrapped else adam, params, optimizer.opt_state, TIE)
+
+
 MISTAKES = {
     "set": (lambda: tied().head.kernel.set_value(jnp.zeros((3, 7))), "tied to emb/embedding and cannot be set"),
     "set in a block": (set_in_block, "tied to emb/embedding and cannot be set"),
@@ -475,6 +482,8 @@ MISTAKES = {
     "a state": (lambda: tiejax.nnx.tie(nnx.state(model()), TIE), "model: expected an nnx.Module, got State"),
     "optax": (lambda: tiejax.nnx.untie(tied(), optax.adam(1e-2)), "optimizer: expected an nnx.Optimizer, got GradientTrans"),
     "late": (late, "pytree"),
+    "an nnx.Optimizer for a tree": (lambda: functional(True), r"write tiejax\.nnx\.retie\(model, optimizer"),
+    "its state for a tree": (lambda: functional(False), r"write tiejax\.nnx\.retie\(model, optimizer"),
 }
 
 

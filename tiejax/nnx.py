@@ -30,7 +30,7 @@ from tiejax.tying.untie import untie as untie_tree
 
 Keys = tuple[Any, ...]
 
-CONTAINERS = (nnx.List, list, tuple, dict)
+CONTAINERS: Any = (nnx.List, list, tuple, dict)
 OUTSIDE = "outside the methods of the tied module it holds no array; use `with tiejax.nnx.filled(model):`"
 
 
@@ -56,6 +56,10 @@ class Tied(nnx.Variable):
     def value(self) -> Any:
         """Return the array; raises TieError outside the methods of the module."""
         return self[...]
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.set_value(value)
 
     def __jax_array__(self) -> Any:
         return self[...]
@@ -141,7 +145,8 @@ def tie(model: Any, ties: TiesLike, wrt: Any = nnx.Param) -> Any:
         variable = variables[one.target]
         original = Original(type(variable), tuple(sorted(variable.get_metadata().items())))
         _assign(model, keys[one.target], Tied(None, eager_sharding=False, source=one.source, original=original))
-    object.__setattr__(model, "__class__", _tied_class(type(model), not jax.tree_util.all_leaves([model])))
+    own_class: Any = type(model)
+    object.__setattr__(model, "__class__", _tied_class(own_class, not jax.tree_util.all_leaves([model])))
     model.tied_leaves = bound
     return model
 
@@ -346,7 +351,7 @@ def _at(model: Any, keys: Keys) -> Any:
 
 def _assign(model: Any, keys: Keys, variable: Any) -> None:
     """Replace a variable of a module."""
-    parent = _at(model, keys[:-1])
+    parent: Any = _at(model, keys[:-1])
     if isinstance(parent, CONTAINERS):
         parent[keys[-1]] = variable
     else:

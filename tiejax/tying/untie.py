@@ -400,7 +400,9 @@ def trained(params: PyTree, states: set[str]) -> PyTree:
 
 
 def _check_arguments(call: str, optimizer: Any, params: PyTree, opt_state: PyTree, ties: TiesLike) -> None:
-    """Raise TieError if the optimizer is none, or the parameters and their optimizer state are swapped."""
+    """Raise TieError if the optimizer is none, or of NNX, or the parameters and their optimizer state are swapped."""
+    if any(map(_of_nnx, (optimizer, *jax.tree.leaves(opt_state, is_leaf=_of_nnx)))):
+        raise TieError(f"the optimizer is an nnx.Optimizer; write tiejax.nnx.{call.partition('(')[0]}(model, optimizer, ...)")
     if not isinstance(optimizer, Optimizer):
         found = f"optimizer: expected an optax optimizer, with init and update, got {type(optimizer).__name__}"
         raise TieError(f"{found}; the arguments are {call}")
@@ -412,6 +414,11 @@ def _check_arguments(call: str, optimizer: Any, params: PyTree, opt_state: PyTre
         except TieError:
             return  # the first error is raised again, where the ties are resolved
         raise TieError(f"the parameters and the optimizer state are swapped; the arguments are {call}") from None
+
+
+def _of_nnx(node: Any) -> bool:
+    """Whether a node is an optimizer of NNX, or a variable of its state."""
+    return any(base.__module__.startswith("flax.nnx.training") for base in type(node).__mro__)
 
 
 def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
