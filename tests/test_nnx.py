@@ -192,6 +192,46 @@ def test_functional_loops_and_tree_mode(mode):
         assert_close(arrays(one), arrays(other))
 
 
+class Decoder(nnx.Module):
+    """One layer of attention with a cache."""
+
+    def __init__(self, rngs):
+        self.emb = nnx.Embed(VOCABULARY, 4, rngs=rngs)
+        self.attention = nnx.MultiHeadAttention(2, 4, decode=True, rngs=rngs)
+        self.head = nnx.Linear(4, VOCABULARY, use_bias=False, rngs=rngs)
+        self.attention.init_cache((1, 5, 4))
+
+    def __call__(self, token):
+        return self.head(self.attention(self.emb(token)))
+
+
+class DecoderByHand(Decoder):
+    def __call__(self, token):
+        return self.attention(self.emb(token)) @ self.emb.embedding[...].T
+
+
+def test_a_cache_is_filled_step_by_step():
+    def decode(model):
+        apply = nnx.jit(lambda model, token: model(token))
+        return [np.asarray(apply(model, jnp.array([[token]]))) for token in (1, 5, 2)]
+
+    one, other = tiejax.nnx.tie(model(Decoder), TIE), model(DecoderByHand)
+    np.testing.assert_allclose(decode(one), decode(other), rtol=RTOL, atol=1e-6)
+    assert one.attention.cache_index[...] == 3
+    caches = arrays(other, nnx.Cache)
+    assert len(caches) == 3
+    assert_close(arrays(one, nnx.Cache), caches)
+
+
+def test_a_tie_costs_no_operation():
+    def cost(model):
+        optimizer = nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
+        analysis = step.lower(model, optimizer).compile().cost_analysis()
+        return {name: analysis[name] for name in ("flops", "bytes accessed")}
+
+    assert cost(tied()) == cost(model(ByHand))
+
+
 def test_closures_of_plain_jax():
     one, other = tied(), model(ByHand)
     one.eval(), other.eval()
