@@ -459,6 +459,8 @@ def test_a_variable_that_is_shared_already():
     assert_close(arrays(nnx.grad(summed)(one)), arrays(nnx.grad(summed)(other)))
     tiejax.nnx.untie(one)
     assert one.first.kernel is not one.second.kernel
+    buffers = [layer.kernel[...].unsafe_buffer_pointer() for layer in (one.first, one.second)]
+    assert buffers[0] != buffers[1]  # both can be donated
     with pytest.raises(TieError, match="second/kernel and first/kernel are one variable; tie first/kernel as well"):
         tiejax.nnx.tie(other, Tie("layers/0/kernel", "second/kernel"))
 
