@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+from tiejax.system.xla import has_flag
+
 # One temporary folder for pytest, for tests and for the processes that they start, removed at the end: pytest and several
 # libraries leave folders behind. Workers of pytest-xdist inherit it.
 if "TIEJAX_TESTS_TMPDIR" not in os.environ:
@@ -14,16 +16,15 @@ if "TIEJAX_TESTS_TMPDIR" not in os.environ:
 
 # Without multi-threaded matrix products: their threads wait for each other in every step of these small models, for minutes on
 # a busy machine. Compilation dominates the tests, so most optimisations are off, and fused operations are compiled the older
-# way, in one module, which takes half of the time. All must be set before jax starts, and are inherited by the processes that
-# tests start; the environment takes precedence.
-os.environ["XLA_FLAGS"] = " ".join(
-    [
-        "--xla_cpu_multi_thread_eigen=false",
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_parallel_codegen_split_count=1",
-        *os.environ.get("XLA_FLAGS", "").split(),
-    ]
-)
+# way, in one module, which takes half of the time, where jaxlib has these flags. All must be set before jax starts, and are
+# inherited by the processes that tests start; the environment takes precedence.
+FLAGS = {
+    "xla_cpu_multi_thread_eigen": "false",
+    "xla_cpu_use_fusion_emitters": "false",
+    "xla_cpu_parallel_codegen_split_count": "1",
+}
+known_flags = [f"--{name}={value}" for name, value in FLAGS.items() if has_flag(name)]
+os.environ["XLA_FLAGS"] = " ".join([*known_flags, *os.environ.get("XLA_FLAGS", "").split()])
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # Every process that a test starts would otherwise compile this package's modules anew.

@@ -137,7 +137,6 @@ def test_plan_of_rembert_for_absent_devices():
 
 
 # Activations, parameters and logits all matter here. The rows are those of all devices of a member.
-DEVICES = 4
 COMPILED = {
     "coupled": (Shape(128, 128, 128, 4, 4, coupled=True), {"vocabulary": 8000, "rows": 32, "length": 64, "slots": 320}),
     "large output": (Shape(32, 512, 128, 2, 4), {"vocabulary": 12_000, "rows": 16, "length": 64, "slots": 160}),
@@ -148,7 +147,7 @@ COMPILED = {
     "wide batch": (Shape(64, 64, 128, 3, 4), {"vocabulary": 3072, "rows": 128, "length": 64, "slots": 1280}),
 }
 
-# Prints the memory that the compiler counts for the chunk of training steps, built as in the study.
+# Prints the bytes per device that the compiler counts for the chunk of training steps, built as in the study, and the plan.
 COMPILE = """
 import json, sys
 import jax
@@ -157,6 +156,7 @@ from tiejax import training
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
 from tiejax.pretraining.masked_lm import MaskedLM
+from tiejax.pretraining.memory import Pretraining, plan_memory
 from tiejax.text.masking import Masking
 from tiejax.text.packing import TextFeed
 from tiejax.text.twins import Twins
@@ -183,27 +183,26 @@ for name, (shape, case) in json.loads(sys.argv[1]).items():
     )
     memory = training.compile_ensemble(ensemble, [0], ensemble.start([0])).executable.memory_analysis()
     sizes = (getattr(memory, f"{part}_size_in_bytes") for part in ("argument", "output", "temp"))
-    found[name] = sum(sizes) - memory.alias_size_in_bytes
+    slots = case["slots"] // jax.device_count()
+    remat = case.get("rematerialise", False)
+    setup = Pretraining(shape, vocabulary, length, jax.device_count(), slots=lambda here: slots, rematerialise=remat)
+    found[name] = sum(sizes) - memory.alias_size_in_bytes, plan_memory(setup, case["rows"]).total
 print("found", json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """The bytes per device that the compiler counts for each case."""
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 4])
+def test_plan_is_near_the_count_of_the_compiler(devices):
+    """Within 16 %: largest where one table dominates, whose gathered copy and gradient are not whole at the same time."""
     cases = {name: (dataclasses.asdict(shape), case) for name, (shape, case) in COMPILED.items()}
     # As users compile: the tests' own flags change what is fused, and so what is stored.
-    env = {"JAX_NUM_CPU_DEVICES": str(DEVICES), "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    env = {
+        "JAX_NUM_CPU_DEVICES": str(devices),
+        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
+    }
     ended = end(start_python("-c", COMPILE, json.dumps(cases), env=env))
     assert ended.status == 0, ended.err
-    return json.loads(ended.out.partition("found ")[2])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMPILED)
-def test_plan_is_within_a_tenth_of_the_count_of_the_compiler(compiled, name):
-    shape, case = COMPILED[name]
-    rows, slots = case["rows"], case["slots"] // DEVICES
-    of = {key: value for key, value in case.items() if key not in ("rows", "slots")}
-    plan = plan_memory(Pretraining(shape, devices=DEVICES, slots=lambda here: slots, **of), rows)
-    assert plan.total == pytest.approx(compiled[name], rel=0.1)
+    for name, (compiled, planned) in json.loads(ended.out.partition("found ")[2]).items():
+        assert planned == pytest.approx(compiled, rel=0.16), name

@@ -1,12 +1,13 @@
-"""Memory per device for pre-training an encoder, on meshes of devices that need not be present.
+"""Memory per device for pre-training an encoder, on devices that need not be present.
 
 A member is sharded as in `training.placement`: rows are split, every leaf of parameters and moments is split along its largest
-axis that the devices divide, and parameters are gathered where the loss reads them. The step is traced on an abstract mesh, and
-the arrays that are live at its peak are counted (`live_arrays.py`): nothing is compiled or allocated.
+axis that the devices divide, and parameters are gathered where the loss reads them. Parameters, gradients and moments follow
+from shapes. Activations are those that the compiler reports for the gradient of the loss on the rows of one device.
 """
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,19 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.extend import core
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from tiejax import training
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
-from tiejax.pretraining.live_arrays import ACTIVATIONS, KINDS, OPTIMIZER, PARAMETERS, alive
 from tiejax.pretraining.masked_lm import MaskedLM
 from tiejax.pretraining.step_plan import MOST_PLACES
 from tiejax.text.masking import MaskedRows, slots_for
-from tiejax.training.chunk import step_on_mesh
-from tiejax.training.placement import SEEDS, split_axis
-from tiejax.training.step import TrainState
+from tiejax.training.placement import split_axis
 
 PyTree = Any
 
@@ -34,9 +31,9 @@ PyTree = Any
 class MemoryPlan(NamedTuple):
     """Bytes on one device at the peak of a step.
 
-    parameters: the device's shards, and the gathered copies that are live. gradients: whole gradients before
-    they are scattered, their shards after. optimizer: the optimizer state. activations: everything else, including the window
-    of batches from the host. output_table: description of the shape and sharding of the output table.
+    parameters: the device's shards and, with several devices, the gathered parameters. gradients: the whole gradients, before
+    they are scattered. optimizer: the optimizer state. activations: everything else, including the window of batches from the
+    host. output_table: description of the shape and sharding of the output table.
     """
 
     parameters: int
@@ -85,10 +82,63 @@ class Pretraining:
 def plan_memory(setup: Pretraining, rows: int) -> MemoryPlan:
     """Return the memory per device of a step with `rows` rows over all devices of a member."""
     here = -(-rows // setup.devices)
-    plan = plan_ensemble(*shapes_of_step(setup, rows), setup.members)
+    ensemble, batch = shapes_of_step(dataclasses.replace(setup, dtype=None), rows)
+    shapes = jax.eval_shape(ensemble.init, jax.random.key(0))
+    shards = jax.tree.map(functools.partial(_shard, devices=setup.devices), shapes)
+    state = jax.eval_shape(ensemble.optimizer.init, shards)
+    gathered = _bytes(shapes) if setup.devices > 1 else 0
     token = 2 if setup.vocabulary <= 2**16 else 4
-    window = setup.members * setup.window * here * (setup.length * (token + 2) + 4)  # tokens, segments, number of the row
-    return plan._replace(activations=plan.activations + window)
+    window = setup.window * here * (setup.length * (token + 2) + 4)  # tokens, segments, number of the row
+    # The peak is in the backward pass, or in the update, which has only shards.
+    in_loss = int(_in_loss(ensemble, shapes, batch) * jnp.dtype(setup.dtype or jnp.float32).itemsize / 4)
+    in_update = _in_update(ensemble.optimizer, shards, state) + _bytes(shards) - _bytes(shapes) - gathered
+    return MemoryPlan(
+        parameters=setup.members * _bytes(shards) + gathered,
+        gradients=_bytes(shapes),
+        optimizer=setup.members * _bytes(state),
+        activations=max(in_loss, in_update) + setup.members * window,
+        output_table=_output_table_layout(shapes, setup.devices),
+    )
+
+
+def _in_loss(ensemble: training.Ensemble, shapes: PyTree, batch: PyTree) -> int:
+    """Return the bytes of temporary arrays of the gradient of the loss on one device's rows, compiled in float32.
+
+    A CPU converts half precision, which is taken to need half of these bytes.
+    """
+    mesh = Mesh(np.array(jax.devices()[:1]), (training.DATA,))
+
+    def gradient(params: PyTree, batch: PyTree) -> PyTree:
+        return jax.grad(lambda params: ensemble.loss(params, batch, jax.random.key(0))[0])(params)
+
+    on_mesh = jax.shard_map(gradient, mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+    return _temporary(jax.jit(on_mesh), shapes, batch)
+
+
+def _in_update(optimizer: optax.GradientTransformation, params: PyTree, state: PyTree) -> int:
+    """Return the bytes of temporary arrays of an update of one device's shards."""
+
+    def update(grads: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return _temporary(jax.jit(update, donate_argnums=(1, 2)), params, state, params)
+
+
+def _temporary(function: Any, *shapes: PyTree) -> int:
+    return int(function.lower(*shapes).compile().memory_analysis().temp_size_in_bytes)
+
+
+def _shard(leaf: jax.ShapeDtypeStruct, devices: int) -> jax.ShapeDtypeStruct:
+    """Return the shape of a device's shard of a leaf."""
+    at = split_axis(leaf.shape, devices)
+    return jax.ShapeDtypeStruct(
+        [length // devices if axis == at else length for axis, length in enumerate(leaf.shape)], leaf.dtype
+    )
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def largest_batch(setup: Pretraining, memory: int) -> int:
@@ -96,25 +146,22 @@ def largest_batch(setup: Pretraining, memory: int) -> int:
 
     Raises ValueError, beginning with `memory`, if one row per device does not fit.
     """
+    most = MOST_PLACES // (setup.length * setup.devices)
 
+    @functools.cache
     def taken(here: int) -> int:
         return plan_memory(setup, here * setup.devices).total
 
-    fits, most = 1, MOST_PLACES // (setup.length * setup.devices)
-    bytes_at_fits = taken(fits)
-    if bytes_at_fits > memory:
-        raise ValueError(f"memory: one row per device takes {bytes_at_fits:,} bytes, got {memory:,}; use more devices")
-    fails, bytes_at_fails = most + 1, taken(most)
-    if bytes_at_fails <= memory:
-        return most * setup.devices
+    if taken(1) > memory:
+        raise ValueError(f"memory: one row per device takes {taken(1):,} bytes, got {memory:,}; use more devices")
+    fits, fails = 1, most + 1
     while fails - fits > 1:
-        # Memory is nearly linear in the number of rows: interpolate between the two.
-        guess = fits + int((fails - fits) * (memory - bytes_at_fits) / (bytes_at_fails - bytes_at_fits))
+        # Memory is nearly linear in the number of rows: extrapolate from one and eight rows, or interpolate.
+        first, last = (1, min(8, most)) if fails > most else (fits, fails)
+        slope = (taken(last) - taken(first)) / (last - first)
+        guess = fits + int((memory - taken(fits)) / max(slope, 1))
         guess = min(max(guess, fits + 1), fails - 1)
-        size = taken(guess)
-        fits, bytes_at_fits, fails, bytes_at_fails = (
-            (guess, size, fails, bytes_at_fails) if size <= memory else (fits, bytes_at_fits, guess, size)
-        )
+        fits, fails = (guess, fails) if taken(guess) <= memory else (fits, guess)
     return fits * setup.devices
 
 
@@ -143,30 +190,6 @@ def _ensemble(setup: Pretraining) -> training.Ensemble:
         members=training.Scanned(),
         devices=setup.devices,
     )
-
-
-def plan_ensemble(ensemble: training.Ensemble, fed: PyTree, seeds: int = 1) -> MemoryPlan:
-    """Return the memory per device of a step of an ensemble with `seeds` seeds on a group of `ensemble.devices` devices.
-
-    fed: shapes of the batch of one device, for one seed and step. The other batches of a window and recorders are not counted.
-    """
-    mesh = AbstractMesh((1, ensemble.devices), (SEEDS, training.DATA))
-    local, state, _ = step_on_mesh(ensemble, mesh, seeds, PartitionSpec(SEEDS))
-    names = jax.ShapeDtypeStruct((seeds,), jnp.uint32)
-    fed = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype), fed)
-    traced = jax.make_jaxpr(local)(names, state, fed).jaxpr
-    equation = next(equation for equation in traced.eqns if equation.primitive.name == "shard_map")
-    kinds = _kinds_of(state)
-    kind_of = dict(zip(traced.invars[1:], kinds, strict=False))  # hoisted constants come first, batches last
-    given = [kind_of.get(variable, ACTIVATIONS) for variable in equation.invars if isinstance(variable, core.Var)]
-    bytes_of = alive(equation.params["jaxpr"], given, kinds)
-    shapes = jax.eval_shape(ensemble.init, jax.random.key(0))
-    return MemoryPlan(**{kind: bytes_of[kind] for kind in KINDS}, output_table=_output_table_layout(shapes, ensemble.devices))
-
-
-def _kinds_of(state: TrainState) -> list[str]:
-    """Return the kind of each leaf of the state of the members."""
-    return [PARAMETERS] * len(jax.tree.leaves(state.params)) + [OPTIMIZER] * len(jax.tree.leaves(state[1:]))
 
 
 def _output_table_layout(shapes: PyTree, devices: int) -> str:

@@ -10,6 +10,7 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import read_bytes
 from tiejax.system.processors import cores
 from tiejax.system.visible import cut
+from tiejax.system.xla import has_flag
 
 # Flags that tiejax or its tests set, and that need no check by XLA, which takes seconds.
 KNOWN_FLAGS = (
@@ -34,7 +35,7 @@ def one_device_a_core() -> None:
     if "xla_force_host_platform_device_count" in flags or "JAX_NUM_CPU_DEVICES" in os.environ:
         return
     os.environ["JAX_NUM_CPU_DEVICES"] = str(cores())
-    if "xla_cpu_multi_thread_eigen" not in flags:
+    if "xla_cpu_multi_thread_eigen" not in flags and has_flag("xla_cpu_multi_thread_eigen"):
         add_flags("--xla_cpu_multi_thread_eigen=false")
 
 
@@ -67,11 +68,12 @@ def given_flags() -> list[str]:
 def check_flags() -> None:
     """Raise BadInput for a flag that XLA does not know, which would otherwise end the process in the middle of a run.
 
-    XLA checks them in a separate process, which is only started for flags that are not in KNOWN_FLAGS. Numbers of CPU devices
-    are checked here.
+    XLA checks them in a separate process, which is only started for flags that are not in KNOWN_FLAGS, or that this jaxlib lacks.
+    Numbers of CPU devices are checked here.
     """
     _check_cpu_devices()
-    flags = [flag for flag in given_flags() if flag.partition("=")[0] not in KNOWN_FLAGS]
+    names = {flag: flag.partition("=")[0] for flag in given_flags()}
+    flags = [flag for flag, name in names.items() if name not in KNOWN_FLAGS or not has_flag(name.removeprefix("--"))]
     if not flags:
         return
     command = [sys.executable, "-c", "import jax; jax.devices()"]

@@ -4,7 +4,6 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import in_units
 from tiejax.lab.studies.embedding_coupling.settings import Settings
-from tiejax.pretraining.live_arrays import KINDS
 from tiejax.pretraining.memory import MemoryPlan, Pretraining, largest_batch, plan_memory
 from tiejax.text.tokenizer import SPECIAL
 
@@ -43,7 +42,7 @@ def answer(settings: Settings, console: Console) -> int:
 
 def in_words(plan: MemoryPlan) -> list[tuple[str, str]]:
     """Return the rows of a plan's table: kinds of arrays with their bytes per device, the total, the output table's layout."""
-    kinds = [(kind, in_units(getattr(plan, kind))) for kind in KINDS]
+    kinds = [(kind, in_units(getattr(plan, kind))) for kind in ("parameters", "gradients", "optimizer", "activations")]
     return [*kinds, ("total", in_units(plan.total)), ("output table", plan.output_table)]
 
 
