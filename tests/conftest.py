@@ -18,13 +18,20 @@ if "TIEJAX_TESTS_TMPDIR" not in os.environ:
 # a busy machine. Compilation dominates the tests, so most optimisations are off, and fused operations are compiled the older
 # way, in one module, which takes half of the time, where jaxlib has these flags. All must be set before jax starts, and are
 # inherited by the processes that tests start; the environment takes precedence.
-FLAGS = {
-    "xla_cpu_multi_thread_eigen": "false",
-    "xla_cpu_use_fusion_emitters": "false",
-    "xla_cpu_parallel_codegen_split_count": "1",
-}
-known_flags = [f"--{name}={value}" for name, value in FLAGS.items() if has_flag(name)]
-os.environ["XLA_FLAGS"] = " ".join([*known_flags, *os.environ.get("XLA_FLAGS", "").split()])
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        *(
+            f"--{name}={value}"
+            for name, value in (
+                ("xla_cpu_multi_thread_eigen", "false"),
+                ("xla_cpu_use_fusion_emitters", "false"),
+                ("xla_cpu_parallel_codegen_split_count", "1"),
+            )
+            if has_flag(name)
+        ),
+        *os.environ.get("XLA_FLAGS", "").split(),
+    ]
+)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 # Every process that a test starts would otherwise compile this package's modules anew.

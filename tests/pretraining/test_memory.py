@@ -197,11 +197,8 @@ def test_plan_is_near_the_count_of_the_compiler(devices):
     """Within 16 %: largest where one table dominates, whose gathered copy and gradient are not whole at the same time."""
     cases = {name: (dataclasses.asdict(shape), case) for name, (shape, case) in COMPILED.items()}
     # As users compile: the tests' own flags change what is fused, and so what is stored.
-    env = {
-        "JAX_NUM_CPU_DEVICES": str(devices),
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "0",
-    }
+    env = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
+    env["JAX_NUM_CPU_DEVICES"] = str(devices)
     ended = end(start_python("-c", COMPILE, json.dumps(cases), env=env))
     assert ended.status == 0, ended.err
     for name, (compiled, planned) in json.loads(ended.out.partition("found ")[2]).items():

@@ -68,8 +68,8 @@ def given_flags() -> list[str]:
 def check_flags() -> None:
     """Raise BadInput for a flag that XLA does not know, which would otherwise end the process in the middle of a run.
 
-    XLA checks them in a separate process, which is only started for flags that are not in KNOWN_FLAGS, or that this jaxlib lacks.
-    Numbers of CPU devices are checked here.
+    XLA checks them in a separate process, which is only started for flags that are not in KNOWN_FLAGS, or that this jaxlib
+    lacks. Numbers of CPU devices are checked here.
     """
     _check_cpu_devices()
     names = {flag: flag.partition("=")[0] for flag in given_flags()}
