@@ -195,7 +195,8 @@ print("found", json.dumps(found))
 @pytest.mark.parametrize("devices", [1, 4])
 def test_plan_is_near_the_count_of_the_compiler(devices):
     """Within 16 %: largest where one table dominates, whose gathered copy and gradient are not whole at the same time."""
-    cases = {name: (dataclasses.asdict(shape), case) for name, (shape, case) in COMPILED.items()}
+    names = COMPILED if devices > 1 else ["large output"]
+    cases = {name: (dataclasses.asdict(COMPILED[name][0]), COMPILED[name][1]) for name in names}
     # As users compile: the tests' own flags change what is fused, and so what is stored.
     env = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_DISABLE_MOST_OPTIMIZATIONS": "0"}
     env["JAX_NUM_CPU_DEVICES"] = str(devices)
