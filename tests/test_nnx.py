@@ -471,6 +471,11 @@ def test_tie_between():
     np.testing.assert_allclose(loss(one), loss(model(ByHand)), rtol=RTOL)
 
 
+def in_mode(**mode):
+    with nnx.var_defaults(**mode):
+        tied()
+
+
 def other_state(*, pure):
     state = nnx.state(Model(nnx.Rngs(1)))
     return nnx.to_pure_dict(state) if pure else state
@@ -520,6 +525,8 @@ MISTAKES = {
     "statistics": (lambda: tied(Tie("norm/mean", "norm/var")), "no leaf norm/mean"),
     "traced weights": (traced_weights, "traced gradient weights cannot be part of a module"),
     "in a tuple": (lambda: tiejax.nnx.tie(Shared(nnx.Rngs(0)), Tie("scales/a", "plain/b/0")), "plain/b/0 is in a tuple"),
+    "references": (lambda: in_mode(ref=True), "variables of the modes ref and hijax cannot be tied"),
+    "hijax": (lambda: in_mode(hijax=True), "variables of the modes ref and hijax cannot be tied"),
     "swapped": (lambda: tiejax.nnx.tie(TIE, model()), "model: expected an nnx.Module, got Tie"),
     "a state": (lambda: tiejax.nnx.tie(nnx.state(model()), TIE), "model: expected an nnx.Module, got State"),
     "optax": (lambda: tiejax.nnx.untie(tied(), optax.adam(1e-2)), "optimizer: expected an nnx.Optimizer, got GradientTrans"),

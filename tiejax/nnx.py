@@ -37,17 +37,15 @@ OUTSIDE = "outside the methods of the tied module it holds no array; use `with t
 class Tied(nnx.Variable):
     """The variable in place of a tie's target. It holds no array, except while a method of the tied module runs.
 
-    Reading it at any other time raises TieError. The filter `tiejax.nnx.Tied` selects these variables.
+    At any other time, reading it as layers do (`variable[...]`) raises TieError, and `get_value()` is None, so that a state has
+    `None` in its place. The filter `tiejax.nnx.Tied` selects these variables.
     """
 
     def _refusal(self) -> str:
         return f"this variable is tied to {self.get_metadata('source')}; {OUTSIDE}"
 
     def get_value(self, **index: Any) -> Any:
-        """Return the array, or None outside the methods of the module, as NNX expects of the values of a state.
-
-        Raises TieError there if `index` is given: `variable[...]` is how a layer reads its parameters.
-        """
+        """Return the array; outside the methods of the module, None or, if `index` is given, TieError."""
         if self.get_raw_value() is None and index:
             raise TieError(self._refusal())
         return super().get_value(**index)
@@ -327,11 +325,13 @@ def _bound(model: Any, ties: TiesLike, wrt: Any) -> Bound:
 
 
 def _check_target(model: Any, tie: Tie, keys: dict[str, Keys], targets: set[str], variables: dict[Keys, Any]) -> None:
-    """Raise TieError if a target is also another variable or cannot be replaced, or if its tie is not static."""
+    """Raise TieError if a target is also another variable or cannot be replaced, or if its tie is not supported."""
     own = variables[keys[tie.target]]
     for other in (_name(path) for path, variable in variables.items() if variable is own):
         if other not in targets and other != tie.source:
             raise TieError(f"{tie}: {tie.target} and {other} are one variable; tie {other} as well")
+    if any(variables[keys[path]].get_metadata(kind, False) for path in (tie.source, tie.target) for kind in ("ref", "hijax")):
+        raise TieError(f"{tie}: variables of the modes ref and hijax cannot be tied; create them without nnx.var_defaults")
     if isinstance(_at(model, keys[tie.target][:-1]), tuple):
         raise TieError(f"{tie}: {tie.target} is in a tuple, which cannot be changed; use a list, nnx.List or nnx.Dict")
     if any(isinstance(weight, jax.core.Tracer) for weight in tie.weights):
