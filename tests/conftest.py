@@ -78,7 +78,7 @@ def blank_figures() -> Iterator[None]:
     import undrawn
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(undrawn.figures, "save", undrawn.save)
+        patched.setattr(undrawn.figures, "drawn", undrawn.blank)
         yield
 
 
@@ -87,7 +87,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save figures as they are."""
     import undrawn
 
-    monkeypatch.setattr(undrawn.figures, "save", undrawn.draw)
+    monkeypatch.setattr(undrawn.figures, "drawn", undrawn.drawn)
 
 
 @pytest.fixture

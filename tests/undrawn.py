@@ -1,9 +1,10 @@
 """Blank figures instead of drawn ones, for whole runs: drawing takes most of the time of a run of a few steps.
 
-In the tests' own process, `conftest.py` replaces `figures.save` by `save`; tests of figures ask for the fixture `drawn`. In
+In the tests' own process, `conftest.py` replaces `figures.drawn` by `blank`; tests of figures ask for the fixture `drawn`. In
 another process, this file runs an experiment's command likewise: `python tests/undrawn.py experiments/exor.py ARGUMENTS`.
 """
 
+import io
 import runpy
 import sys
 from pathlib import Path
@@ -13,19 +14,18 @@ from PIL import Image
 
 from tiejax.lab.reporting import figures
 
-draw = figures.save
+drawn = figures.drawn
 
 
-def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Write blank files in the place of a figure's."""
-    folder.mkdir(parents=True, exist_ok=True)
-    Image.new("L", (8, 8), 255).save(folder / f"{name}.png")
-    (folder / f"{name}.pdf").write_bytes(b"%PDF-1.4\n%%EOF\n")
-    return folder / f"{name}.png"
+def blank(figure: Figure) -> dict[str, bytes]:
+    """Return blank files in the place of a figure's."""
+    png = io.BytesIO()
+    Image.new("L", (8, 8), 255).save(png, format="png")
+    return {"png": png.getvalue(), "pdf": b"%PDF-1.4\n%%EOF\n"}
 
 
 if __name__ == "__main__":
-    figures.save = save
+    figures.drawn = blank
     del sys.argv[0]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")

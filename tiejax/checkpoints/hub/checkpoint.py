@@ -149,6 +149,7 @@ def _stated(index: Mapping[str, Any]) -> int | None:
 def _header(file: Path) -> dict[str, Tensor]:
     try:
         check_file(file)
+        file.open("rb").close()  # safetensors reports every failure as a missing file
         with safe_open(file, framework="np") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
             return {name: Tensor(name, file, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}

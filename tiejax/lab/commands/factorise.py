@@ -19,7 +19,6 @@ from tiejax.lab.runs import writing
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
-from tiejax.system.naming import naming
 from tiejax.text.errors import CorpusError
 
 BUDGET = "budget.json"
@@ -139,7 +138,6 @@ def _write_report(folder: Path, planned: Plan) -> Path:
         "checkpoint": str(planned.source.checkpoint.folder),
         **budgets.facts(planned.budget, planned.weights, planned.rank),
     }
-    with naming(folder):
-        figures.save(plot_budget(planned.budget, planned.rank), folder, "budget")
+    figures.save(plot_budget(planned.budget, planned.rank), folder, "budget")
     writing.replace(folder / BUDGET, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     return folder / BUDGET

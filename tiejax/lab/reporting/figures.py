@@ -1,6 +1,7 @@
 """Figures shared by several studies, in the project's style, and their PNG and PDF files."""
 
 import functools
+import io
 import json
 import math
 import warnings
@@ -17,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, Formatter, FuncFormatter
 
+from tiejax.system.naming import naming
 from tiejax.system.visible import visible_lines
 
 # Okabe and Ito's palette, distinguishable with colour vision deficiency.
@@ -62,8 +64,20 @@ def grid(number: int, columns: int, width: float, height: float, below: float = 
 
 
 def save(figure: Figure, folder: Path, name: str) -> Path:
-    """Write a figure as PNG, with the boxes of its panels as metadata, and as PDF; return the path of the PNG."""
+    """Write a figure as PNG and as PDF; return the path of the PNG. Raises OSError with the path."""
     folder.mkdir(parents=True, exist_ok=True)
+    for ending, content in drawn(figure).items():
+        with naming(folder / f"{name}.{ending}"):
+            (folder / f"{name}.{ending}").write_bytes(content)
+    return folder / f"{name}.png"
+
+
+def drawn(figure: Figure) -> dict[str, bytes]:
+    """Draw a figure as PNG, with the boxes of its panels as metadata, and as PDF; return the files by their ending.
+
+    They are drawn in memory, since matplotlib raises errors other than OSError if a disk is full.
+    """
+    png, pdf = io.BytesIO(), io.BytesIO()
     _show_as_written(figure)
     with mpl.rc_context(RC), warnings.catch_warnings():
         # A name may contain letters that the font lacks, which are drawn as boxes.
@@ -72,10 +86,10 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
         figure.draw_without_rendering()
         # Laying out many panels takes longer than drawing them: keep the layout for both files.
         figure.set_layout_engine("none")
-        figure.savefig(folder / f"{name}.png", metadata={PANELS: json.dumps(panel_boxes(figure))})
+        figure.savefig(png, format="png", metadata={PANELS: json.dumps(panel_boxes(figure))})
         # Without a creation date, the same run writes the same file.
-        figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None})
-    return folder / f"{name}.png"
+        figure.savefig(pdf, format="pdf", metadata={"CreationDate": None})
+    return {"png": png.getvalue(), "pdf": pdf.getvalue()}
 
 
 def _show_as_written(figure: Figure) -> None:

@@ -11,7 +11,6 @@ from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
 from tiejax.lab.runs.trackers import Tracker
-from tiejax.system.naming import naming
 
 
 def finish(
@@ -51,8 +50,7 @@ def leave(
 
     facts: the content of environment.json. page: renders the report as HTML.
     """
-    with naming(run.figures):
-        pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
+    pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
     run.add([picture.with_suffix(suffix) for _, picture in pictures for suffix in (".png", ".pdf")])
     yaml = (run.path / CONFIG).read_text()
     report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, facts, pictures)))

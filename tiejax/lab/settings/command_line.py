@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import errno
 import itertools
+import logging
 import math
 import os
 import re
@@ -298,9 +299,11 @@ def _check_flags(flags: Sequence[str], config_class: type) -> None:
 
 
 def _path_fault(value: Any) -> str | None:
-    """Return the error message for a value that contains a URL instead of a local path, or None."""
+    """Return the error message for a value that contains a URL, or the home of an unknown user, instead of a path, or None."""
     if isinstance(value, str) and CLOUD.match(value):
         return f"expected a path on this machine, got {cut(value)}; copy it here, or mount it"
+    if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value) == value:
+        return f"expected a path on this machine, got {cut(value)}: the home directory of that user is not known"
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return next(filter(None, map(_path_fault, parts)), None)
 
@@ -501,6 +504,7 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     operating system if output cannot be written, because standard output is closed or its reader has exited.
     """
     AS_COMMAND.set(True)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns in several lines if it cannot write its cache
     os.environ["MPLBACKEND"] = "agg"  # figures are only written to files; matplotlib cannot be imported with an unknown one
     _open_standard_error()
     try:

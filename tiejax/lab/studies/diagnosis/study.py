@@ -21,7 +21,6 @@ from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, ru
 from tiejax.lab.studies.diagnosis.open_run import open_run
 from tiejax.lab.studies.diagnosis.run import diagnose_run
 from tiejax.lab.studies.diagnosis.settings import STUDY, Settings, is_run
-from tiejax.system.naming import naming
 from tiejax.text.errors import CorpusError
 
 
@@ -45,8 +44,7 @@ def run(launched: Launched, console: Console) -> int:
     facts = directory.write_environment({"devices": []}, launched.command)
     if diagnosis.arrays:
         directory.write_metrics(diagnosis.arrays)
-    with naming(directory.figures):
-        pictures = [(plot.caption, figures.save(plot.figure, directory.figures, plot.name)) for plot in diagnosis.plots]
+    pictures = [(plot.caption, figures.save(plot.figure, directory.figures, plot.name)) for plot in diagnosis.plots]
     yaml = (directory.path / CONFIG).read_text()
     report = directory.write_report(diagnosis.page(diagnosis.results, facts, yaml, pictures))
     directory.write_results(diagnosis.results)
