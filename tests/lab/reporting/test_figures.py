@@ -1,5 +1,7 @@
 """Figures shared by several studies: they are not blank, and show the expected curves."""
 
+import resource
+
 import numpy as np
 import pytest
 from pictures import curves, is_a_picture
@@ -42,6 +44,22 @@ PLOTTED = {
 @pytest.mark.parametrize("name", list(PLOTTED))
 def test_figures_are_saved_as_png_and_pdf(tmp_path, name):
     assert is_a_picture(figures.save(PLOTTED[name](), tmp_path, "figure"))
+
+
+@pytest.mark.parametrize("limit", [0, 100, 4096])
+@pytest.mark.parametrize("ending", ["png", "pdf"])
+def test_a_disk_that_fills_is_an_error_of_the_system(tmp_path, ending, limit):
+    """A limit on the size of files acts like a full disk, at which matplotlib raises AttributeError while it writes a PDF."""
+    if ending == "pdf":
+        (tmp_path / "figure.png").symlink_to("/dev/null")  # to which the limit does not apply
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            figures.save(PLOTTED["pairs"](), tmp_path, "figure")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert error.value.filename == str(tmp_path / f"figure.{ending}")
 
 
 def test_uses_are_shown_with_the_published_ratios():

@@ -49,7 +49,7 @@ def whole_folder(name: str) -> Path:
 
     Raises CheckpointError if it cannot be downloaded.
     """
-    return _snapshot(name, None) if is_id(name) else Path(name).expanduser()
+    return _snapshot(name, None) if is_id(name) else _folder(name)
 
 
 def open_with_tables(name: str | Path, tables: Sequence[str] = (), headers: bool = False) -> Checkpoint:
@@ -68,9 +68,16 @@ def open_with_tables(name: str | Path, tables: Sequence[str] = (), headers: bool
         CheckpointError: if it cannot be downloaded or used
     """
     if isinstance(name, Path) or not is_id(name):
-        return open_checkpoint(Path(name).expanduser())
+        return open_checkpoint(_folder(name))
     folder = _folder_of_tables(name, tables, headers)
     return open_checkpoint(folder, lambda files: _headers(name, folder, files) if headers else {})
+
+
+def _folder(name: str | Path) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise CheckpointError(f"{name}: not found; the home directory of that user is not known") from None
 
 
 def _folder_of_tables(name: str, tables: Sequence[str], headers: bool) -> Path:

@@ -116,7 +116,7 @@ def _factorise(settings: Settings, console: Console) -> None:
         if planned.budget.bytes_at(planned.rank) >= planned.budget.bytes_now:
             console.warn(f"rank {planned.rank:,} takes no fewer bytes than the tables do now")
         with console.preparing(announce=True) as progress, reading.shown(progress):
-            title = factorise.write(planned, Path(settings.out).expanduser())
+            title = factorise.write(planned, Path(settings.out))
         console.result(f"factorised: {settings.out}, {title}")
 
 
@@ -126,7 +126,7 @@ def _check_places(source: Source, settings: Settings) -> None:
     if within(report, checkpoint.folder):
         raise BadInput(f"--report {report}: lies in {checkpoint.folder}, which is only read; name a folder outside it")
     if settings.out:
-        out = Path(settings.out).expanduser()
+        out = Path(settings.out)
         check_new(checkpoint, out)
         if within(report, out):
             raise BadInput(f"--report {report}: lies in {out}, which must be new; name a folder outside it")

@@ -68,12 +68,13 @@ class Listed:
 
 
 def main(argv: Sequence[str]) -> int:
-    """List runs; return the exit status. Raises BadInput."""
+    """List runs; return the exit status. Raises BadInput, or OSError if the folder cannot be read."""
     settings, switches = command_line.parse(Settings, COMMAND, argv)
     folder = Path(settings.folder or "runs").expanduser()
     if not folder.is_dir():
         problem = "is not a directory" if folder.exists() else "not found"
         raise BadInput(f"{cut(folder)}: {problem}; name a folder that holds run directories")
+    os.scandir(folder).close()  # which os.walk would leave out in silence
     console, runs = Console(), map(describe, find_runs(folder))
     if switches["json"]:
         console.json([dataclasses.asdict(run) for run in runs])
@@ -89,12 +90,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def find_runs(folder: Path) -> Iterator[Path]:
-    """Yield the run directories under a folder, sorted by name; those inside other run directories are left out."""
-    for path, folders, files in os.walk(folder):
+    """Yield the run directories under a folder, sorted by name, then the folders that cannot be read.
+
+    Those inside other run directories are left out.
+    """
+    unread: list[Path] = []
+    for path, folders, files in os.walk(folder, onerror=lambda error: unread.append(Path(error.filename))):
         if KIND in files:
             folders.clear()
             yield Path(path)
         folders.sort()
+    yield from unread
 
 
 def describe(folder: Path) -> Listed:

@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
     settings, _ = command_line.parse(Settings, COMMAND, argv)
     settings.check()
     folder = Path(settings.run or "").expanduser()
-    out = None if settings.out is None else Path(settings.out).expanduser()
+    out = None if settings.out is None else Path(settings.out)
     listed, of_run = reopened(folder, {STUDY.name: STUDY}, "converted")
     of_run = dataclasses.replace(of_run, out=str(folder))  # the run may have been moved
     owner = settings.owner(of_run)

@@ -88,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
         environment.check_variables()
         environment.check_platforms()
     console = Console()
-    out = None if settings.out is None else Path(settings.out).expanduser()
+    out = None if settings.out is None else Path(settings.out)
     try:
         folder = whole_folder(settings.folder or "")
         with console.preparing(announce=True, stderr=True) as progress, reading.shown(progress):

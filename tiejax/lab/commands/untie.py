@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     console = Console()
     try:
         with console.preparing(announce=True, stderr=True) as progress, reading.shown(progress):
-            name = untie(whole_folder(settings.folder), Path(settings.out).expanduser())
+            name = untie(whole_folder(settings.folder), Path(settings.out))
     except CheckpointError as error:
         raise BadInput(str(error)) from None
     console.result(f"untied: {settings.out}, with {name}")

@@ -119,6 +119,8 @@ def parse(
     for name, value in chosen.items():
         if reason := yaml_text.fault(value) or _path_fault(value):
             raise BadInput(f"{'' if name in command.positional else '--'}{name}: {reason}")
+    if isinstance(chosen.get("out"), str):  # `~` that no shell has expanded, as in a file or after `=`
+        chosen["out"] = os.path.expanduser(chosen["out"])
     return config_class(**chosen), switches
 
 
