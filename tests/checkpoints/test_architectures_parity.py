@@ -111,7 +111,7 @@ def test_sharded(models, flag, tmp_path):
     files = {name: f"model-{place % 3}.safetensors" for place, name in enumerate(sorted(tensors))}
     for file in set(files.values()):
         save_file({name: tensors[name] for name in tensors if files[name] == file}, tmp_path / file)
-    (tmp_path / INDEX).write_text(json.dumps({"weight_map": files}))
+    (tmp_path / INDEX).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": files}))
     assert check_folder(tmp_path)[1:] == check_folder(folder)[1:]
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tiejax.checkpoints.hub.architectures import Ties
-from tiejax.checkpoints.hub.checkpoint import Checkpoint
+from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named
 from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, title_of
-from tiejax.checkpoints.hub.locate import candidates, shown, unknown
+from tiejax.checkpoints.hub.locate import candidates, shown, unknown, wrapped, wrapper_of
 from tiejax.checkpoints.rewrite.further import further_groups
 from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 
@@ -63,12 +63,31 @@ def check(checkpoint: Checkpoint, equal: bool = False) -> Checked:
     they are not read.
     """
     tables, flag = stored_tables(checkpoint, equal), flag_of(checkpoint.config)
-    answer, reason, edit = _judged(checkpoint, tables, flag)
-    title = title_of(checkpoint.config)
-    return Checked(str(checkpoint.folder), title, answer, tables.words, flag.where, reason, _consequences(tables, flag), edit)
+    answer, reason, edit = _with_faults(checkpoint, judged(checkpoint, tables, flag))
+    sets = (f"{checkpoint.twice}; `untie`, `tie` and `factorise` refuse this folder.",) if checkpoint.twice else ()
+    follows = (*sets, *_consequences(tables, flag))
+    return Checked(str(checkpoint.folder), title_of(checkpoint.config), answer, tables.words, flag.where, reason, follows, edit)
 
 
-def _judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
+def _with_faults(checkpoint: Checkpoint, judgement: Judgement) -> Judgement:
+    """Add the faults of names and index to a judgement of the tables."""
+    faults = []
+    if names := wrapped(checkpoint):
+        found = f"loaders find no tensor under the prefix {wrapper_of(names[0])} ({named(names)})"
+        faults.append((found, "remove that prefix from all names"))
+    if checkpoint.stale:
+        faults.append((f"{INDEX} {' and '.join(checkpoint.stale)}", "rebuild the index from the headers of the shards"))
+    if not faults:
+        return judgement
+    reasons, edits = (list(part) for part in zip(*faults, strict=True))
+    if judgement.answer != "agrees":
+        reasons.append(judgement.reason)
+    answer: Answer = "disagrees" if judgement.answer == "agrees" else judgement.answer
+    return Judgement(answer, "; ".join(reasons), " and ".join([*edits, *([judgement.edit] if judgement.edit else [])]))
+
+
+def judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
+    """Judge the tables by their names and the flag, whatever prefix the names have and whatever the index lists."""
     relation = tables.relation
     if relation == "unknown":
         return _cannot_say(unknown(checkpoint))
@@ -81,7 +100,7 @@ def _judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
         return Judgement("agrees", "the architecture predicts no tokens, so there is nothing to tie", None)
     if relation == "encoded":
         return _cannot_say("whether its values are those of the other table cannot be read from the file")
-    if levels := _contradiction(checkpoint.config):
+    if levels := contradiction(checkpoint.config):
         tied = relation in ("one", "equal", "rounded", "head")
         return Judgement("disagrees", levels, f"set {FLAG} to {_value(tied)} at both levels")
     return _by_version(checkpoint, tables, flag)
@@ -194,7 +213,7 @@ def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _contradiction(config: dict[str, Any]) -> str | None:
+def contradiction(config: dict[str, Any]) -> str | None:
     """Describe the contradiction between the flags at two levels of a configuration; return None if there is none."""
     values = [part[FLAG] for part in levels(config).values() if isinstance(part.get(FLAG), bool)]
     if len(set(values)) < 2:

@@ -111,11 +111,6 @@ BROKEN = {
         "model-2.safetensors, named in",
         "not found",
     ),
-    "missing tensor": (
-        lambda f: write_index(f, '{"weight_map": {"u": "model-1.safetensors"}}'),
-        "model-1.safetensors",
-        "no tensor u",
-    ),
     "duplicate name": (
         lambda f: write_index(f, "") or (f / INDEX).unlink() or save_file({"t": values()}, f / "b.safetensors"),
         "b.safetensors",
@@ -146,3 +141,69 @@ def test_link_to_a_file_outside_the_folder(tmp_path):
     (folder / "model-1.safetensors").symlink_to(tmp_path / "blob")
     (folder / INDEX).write_text('{"weight_map": {"t": "model-1.safetensors"}}')
     assert list(open_checkpoint(folder).tensors) == ["t"]
+
+
+def sharded(folder, weight_map=None, **metadata):
+    """Write two shards, and an index that lists `weight_map`."""
+    checkpoint(folder, {"a": values(seed=1), "b": values(seed=2)}, file="model-1.safetensors")
+    checkpoint(folder, {"c": values(seed=3)}, file="model-2.safetensors")
+    right = {"a": "model-1.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}
+    index = {"metadata": {"total_size": 1}, "weight_map": right if weight_map is None else weight_map}
+    (folder / INDEX).write_text(json.dumps(index | metadata))
+    return folder
+
+
+ONE, OTHER = "model-1.safetensors", "model-2.safetensors"
+STALE = {
+    "right": ({"a": ONE, "b": ONE, "c": OTHER}, "abc", []),
+    "omits": ({"a": ONE, "c": OTHER}, "abc", ["omits b, which transformers 4 initialises at random"]),
+    "lists": ({"a": ONE, "b": ONE, "c": OTHER, "d": ONE}, "abc", ["lists d, which no shard contains"]),
+    "wrong shard": ({"a": OTHER, "b": ONE, "c": ONE}, "abc", ["names the wrong shard for a, c"]),
+    "omits a shard": ({"a": ONE, "b": ONE}, "ab", []),
+    "two faults": ({"a": ONE, "d": OTHER}, "abc", ["omits b, c", "lists d"]),
+}
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_tensors_are_those_of_the_shards_that_the_index_lists(tmp_path, name):
+    weight_map, tensors, clauses = STALE[name]
+    opened = open_checkpoint(sharded(tmp_path / "c", weight_map))
+    assert "".join(sorted(opened.tensors)) == tensors
+    assert len(opened.stale) == len(clauses)
+    assert all(found.startswith(clause) for found, clause in zip(opened.stale, clauses, strict=True))
+
+
+def test_index_without_metadata_and_without_an_index(tmp_path):
+    assert "has no metadata" in open_checkpoint(sharded(tmp_path / "c", metadata=None)).stale[0]
+    (tmp_path / "c" / INDEX).unlink()
+    assert open_checkpoint(tmp_path / "c").stale[0].startswith("is missing")
+
+
+def test_two_sets_of_weights(tmp_path):
+    """The single file is read; shards without an index, another set of shards and other names count as a set too."""
+    folder = sharded(tmp_path / "c")
+    assert open_checkpoint(folder).twice is None
+    save_file({"c": values()}, folder / "model-3.safetensors")
+    assert open_checkpoint(folder).twice.startswith("model-2.safetensors and model-3.safetensors are two sets")
+    (folder / "model-3.safetensors").unlink()
+    save_file({"a": values()}, folder / "model.safetensors")
+    opened = open_checkpoint(folder)
+    assert opened.twice.startswith(
+        "model.safetensors and model-1.safetensors are two sets of weights (both contain a), of which"
+    )
+    assert opened.twice.endswith("loaders read model.safetensors")
+    assert list(opened.tensors) == ["a"]
+
+
+def test_tensor_in_two_shards(tmp_path):
+    folder = sharded(tmp_path / "c")
+    save_file({"a": values(), "c": values()}, folder / OTHER)
+    opened = open_checkpoint(folder)
+    assert (opened.tensors["a"].file.name, opened.twice.split(",")[0]) == (OTHER, f"{ONE} and {OTHER} both contain a")
+
+
+def test_adapter_names_its_base(tmp_path):
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/base"}')
+    save_file({"base_model.model.lm_head.lora_A.weight": values()}, tmp_path / "c" / "adapter_model.safetensors")
+    refused(lambda: open_checkpoint(tmp_path / "c"), "is an adapter (LORA) of org/base")

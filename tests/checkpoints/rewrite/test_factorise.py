@@ -167,7 +167,6 @@ def test_opt_with_maps_is_narrowed_through_them(tmp_path):
         ({"tie_word_embeddings": False}, {}, {"rank": 2}),
         ({}, {}, {"rank": WIDTH}),
         ({"architectures": ["OPTModel"]}, {}, {"rank": 2}),
-        ({}, {"lm_head.qweight": values(2, 2)}, {"rank": 2}),
         ({"hidden_size": 9}, {}, {"rank": 2}),
         (
             {"hidden_size": 9},
@@ -175,7 +174,7 @@ def test_opt_with_maps_is_narrowed_through_them(tmp_path):
             {"rank": 2},
         ),
     ],
-    ids=["input alone", "no head", "rank of the hidden size", "no tokens", "quantised head", "no maps", "maps that do not fit"],
+    ids=["input alone", "no head", "rank of the hidden size", "no tokens", "no maps", "maps that do not fit"],
 )
 def test_opt_that_falls_back_to_our_own_form(tmp_path, config, tensors, options):
     new, written = run(opt(tmp_path / "c", config, **tensors), tmp_path / "out", **options)
@@ -241,8 +240,8 @@ def test_corpus_weighs_the_rows(tmp_path):
         ),
         ({EMBED: table(), HEAD: table(1).astype(np.float16)}, UNTIED, "tables: a shared factor needs .* F32 and .* F16"),
         ({"x": table()}, TIED, "has no table by a known name"),
-        ({EMBED: np.ones((4, 4), np.int8)}, TIED, "is stored as I8; a table must be one of float64"),
-        ({EMBED: np.ones((0, 4), np.float32)}, TIED, "which is empty"),
+        ({EMBED: np.ones((4, 4), np.int8)}, TIED, "has a table stored as I8"),
+        ({EMBED: np.ones((0, 4), np.float32)}, TIED, "were not gathered"),
         (
             {EMBED: np.ones((1, 2**15 + 1), np.float32)},
             TIED,

@@ -9,9 +9,10 @@ import socket
 import numpy as np
 import pytest
 from hub_checkpoints import checkpoint, values
+from safetensors.numpy import load_file
 
 from tiejax.checkpoints.check import check_folder
-from tiejax.checkpoints.hub.checkpoint import open_checkpoint
+from tiejax.checkpoints.hub.checkpoint import INDEX, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import rewrite as rewriting
 from tiejax.checkpoints.rewrite.factorise import factorise
@@ -220,10 +221,10 @@ def test_unreadable_source_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": None}])
 def test_unused_index_is_copied(tmp_path, index):
     folder = equal(tmp_path / "c")
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / INDEX).write_text(json.dumps(index))
     for name, rewritten in REWRITES.items():
         rewritten(folder, tmp_path / name)
-        assert json.loads((tmp_path / name / "model.safetensors.index.json").read_text()) == index
+        assert json.loads((tmp_path / name / INDEX).read_text()) == index
 
 
 def test_configuration_with_a_lone_surrogate(tmp_path):
@@ -252,9 +253,64 @@ def test_deeply_nested_configuration_is_written_or_refused(tmp_path, depth):
         assert (tmp_path / "out" / "config.json").read_text().count("[") == depth
 
 
-def test_empty_table_is_refused(tmp_path):
-    tensors = {EMBED: np.zeros((0, 4), np.float32), HEAD: np.zeros((0, 4), np.float16)}
+EMPTY = np.zeros(0, np.float32)
+PLACINGS = {
+    "input": {EMBED: EMPTY, HEAD: values()},
+    "head": {EMBED: values(), HEAD: EMPTY},
+    "both": {EMBED: EMPTY, HEAD: EMPTY},
+    "of a tied model": {EMBED: EMPTY},
+    "without rows": {EMBED: np.zeros((0, 4), np.float32), HEAD: np.zeros((0, 4), np.float16)},
+    "encoder": {"model.shared.weight": values(), "model.encoder.embed_tokens.weight": EMPTY},
+}
+
+
+@pytest.mark.parametrize("shards", [False, True], ids=["one file", "shards"])
+@pytest.mark.parametrize("place", PLACINGS)
+def test_tables_that_were_not_gathered(tmp_path, place, shards):
+    """As DeepSpeed ZeRO-3 saves a partitioned model: loaders fail on the shape."""
+    tensors = PLACINGS[place]
+    config = CONFIG | ({"model_type": "bart"} if place == "encoder" else {})
+    folder = tmp_path / "c"
+    if shards:
+        files = {name: f"model-{number}.safetensors" for number, name in enumerate(tensors)}
+        for name, file in files.items():
+            checkpoint(folder, {name: tensors[name]}, config, file)
+        (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": 0}, "weight_map": files}))
+    else:
+        checkpoint(folder, tensors, config)
+    for name in REWRITES:
+        refused(name, folder, tmp_path / "out", r"has the shape \[0(, 4)?\]: the tables were not gathered when this was saved")
+    assert check_folder(folder).answer == "cannot say"
+
+
+@pytest.mark.parametrize(
+    "rest", ["_weight_qdata", "q_weight", "trellis", "qweight", "weight.absmax", "weight_scale_inv", "new"]
+)
+@pytest.mark.parametrize("stem", ["lm_head.", "model.embed_tokens."])
+def test_tables_in_another_form(tmp_path, stem, rest):
+    """Any tensor of a table's module but a plain weight means that its values do not follow from one tensor."""
+    tensors = {EMBED: values(), HEAD: values()} | {stem + rest: np.ones((2, 2), np.int8)}
     folder = checkpoint(tmp_path / "c", tensors, CONFIG)
     for name in REWRITES:
-        refused(name, folder, tmp_path / "out", r"has the shape \[0, 4\], which is empty")
+        refused(name, folder, tmp_path / "out", re.escape(f"({stem}{rest})"))
     assert check_folder(folder).answer == "cannot say"
+
+
+def test_two_sets_of_weights_are_refused(tmp_path):
+    folder = equal(tmp_path / "c")
+    checkpoint(folder, {EMBED: values(seed=3)}, CONFIG, "model-00001-of-00001.safetensors")
+    for name in REWRITES:
+        words = r"model\.safetensors and model-00001-of-00001\.safetensors are two sets .* loaders read model\.safetensors"
+        refused(name, folder, tmp_path / "out", words)
+    assert any("are two sets of weights" in line for line in check_folder(folder).follows)
+
+
+def test_index_is_rebuilt(tmp_path):
+    """A head that the index omits is the head: it is neither replaced nor lost."""
+    folder = checkpoint(tmp_path / "c", {EMBED: values(), HEAD: values(seed=1)}, CONFIG, "a.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": {EMBED: "a.safetensors", "x": "a.safetensors"}}))
+    refused("untie", folder, tmp_path / "out", "is not tied: it has two different tables")
+    tie(folder, tmp_path / "tied", keep="output", force=True)
+    index = {"metadata": {"total_size": values().nbytes}, "weight_map": {EMBED: "a.safetensors"}}
+    assert json.loads((tmp_path / "tied" / INDEX).read_text()) == index
+    np.testing.assert_array_equal(load_file(tmp_path / "tied" / "a.safetensors")[EMBED], values(seed=1))

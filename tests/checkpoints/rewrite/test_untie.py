@@ -121,6 +121,19 @@ def test_tables_of_encoder_and_decoder(tmp_path):
         np.testing.assert_array_equal(new[name], values())
 
 
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "base_model.model.", "module._orig_mod.", "student."])
+def test_new_head_has_the_prefix_of_all_names(tmp_path, prefix):
+    """Also where all names begin with more than the prefix, as those of a tied model of one module do."""
+    tensors = {prefix + EMBED: values(), f"{prefix}model.norm.weight": values(4, 1)[:, 0]}
+    assert untie(checkpoint(tmp_path / "c", tensors, TIED), tmp_path / "out") == prefix + HEAD
+    assert check_folder(tmp_path / "out").stored == "two equal tables"
+
+
+def test_new_head_beside_a_wrapped_module(tmp_path):
+    """The prefix of the input table's module is not that of the head."""
+    assert untie(checkpoint(tmp_path / "c", {"model._orig_mod.embed_tokens.weight": values()}, TIED), tmp_path / "out") == HEAD
+
+
 def test_existing_folder_is_refused(tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(CheckpointError, match="already exists"):

@@ -52,6 +52,12 @@ class Architecture(NamedTuple):
         return next(iter(self.flags.values())) if len(set(self.flags.values())) == 1 else None
 
     @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of all tensors that are one if the two tables are one."""
+        further = (name for names in self.more for name in names)
+        return (*self.input, *self.output, *self.kept, *self.inner, *further)
+
+    @property
     def by_flag(self) -> bool:
         """Whether the flag decides in some version of the library."""
         return "by flag" in self.ties.values()

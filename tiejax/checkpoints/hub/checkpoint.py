@@ -1,7 +1,7 @@
 """Checkpoints in the hub's format: config.json and the headers of safetensors files, never a pickle."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +11,11 @@ from safetensors import SafetensorError, safe_open
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.system.files import check_file, read_bytes
 from tiejax.system.naming import is_name
+from tiejax.system.visible import cut, visible_line
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+ADAPTER, SUFFIX = "adapter_config.json", ".safetensors"
+MOST_NAMED = 3  # tensors or files in a message
 MOST_JSON_BYTES = 2**26  # enough for an index of a million tensors
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 PARAMETERS = "total_parameters"  # in the index's metadata, from some versions of the transformers library
@@ -35,13 +38,21 @@ class Tensor(NamedTuple):
 class Checkpoint(NamedTuple):
     """A checkpoint's configuration, and the headers of its tensors by name. No tensor is loaded.
 
-    parameters: the number of stored values, None if a header is missing and the index does not say.
+    Attributes:
+        folder: its folder
+        config: the content of config.json
+        tensors: the tensors that loaders read, by name
+        parameters: the number of stored values, None if a header is missing and the index does not say
+        stale: how the index differs from the shards, one clause each
+        twice: which of its files contain a tensor twice, so that a change of one of them would leave the other; None if none do
     """
 
     folder: Path
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     parameters: int | None
+    stale: tuple[str, ...] = ()
+    twice: str | None = None
 
 
 Headers = Mapping[str, dict[str, Tensor]]  # of shards, by their file: the tensors by their name
@@ -62,12 +73,10 @@ def open_checkpoint(folder: Path, elsewhere: Elsewhere | None = None) -> Checkpo
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be read: {error.strerror}") from None
-    tensors, parameters = _tensors(
-        folder, names, elsewhere
-    )  # read before the configuration, since the error about pickles is more useful
+    weights = _weights(folder, names, elsewhere)  # before the configuration, since the error about pickles is more useful
     if CONFIG not in names:
         raise CheckpointError(f"{folder}: has no {CONFIG}, which describes the model and whether it is tied")
-    return Checkpoint(folder, read_json(folder / CONFIG), tensors, parameters)
+    return weights._replace(config=read_json(folder / CONFIG))
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -83,18 +92,13 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _tensors(folder: Path, names: list[str], elsewhere: Elsewhere | None) -> tuple[dict[str, Tensor], int | None]:
+def _weights(folder: Path, names: list[str], elsewhere: Elsewhere | None) -> Checkpoint:
+    """Return a checkpoint without its configuration: the tensors of the files that loaders read, which prefer a single file."""
     if WEIGHTS not in names and INDEX in names:
-        return _indexed(folder, elsewhere)
-    files = [WEIGHTS] if WEIGHTS in names else [name for name in names if name.endswith(".safetensors")]
-    if not files:
-        pickles = [name for name in names if name.endswith(PICKLES)]
-        if pickles:
-            raise CheckpointError(
-                f"{folder}: the weights are stored as pickle ({pickles[0]}), which can run arbitrary code when loaded; "
-                "convert them to *.safetensors, or download the safetensors files"
-            )
-        raise CheckpointError(f"{folder}: has no weights; expected *.safetensors")
+        return _indexed(folder, names, elsewhere)
+    files = [WEIGHTS] if WEIGHTS in names else [name for name in names if name.endswith(SUFFIX)]
+    if not files or (ADAPTER in names and CONFIG not in names):
+        raise _no_weights(folder, names)
     tensors: dict[str, Tensor] = {}
     for file in files:
         for name, tensor in _header(folder / file).items():
@@ -103,14 +107,32 @@ def _tensors(folder: Path, names: list[str], elsewhere: Elsewhere | None) -> tup
             tensors[name] = tensor
     if not tensors:
         raise CheckpointError(f"{folder}: no tensors in {', '.join(files)}")
-    return tensors, _number(tensors)
+    missing = f"is missing, without which loaders find no weights in {', '.join(files[:MOST_NAMED])}"
+    stale = () if files == [WEIGHTS] else (missing,)
+    return Checkpoint(folder, {}, tensors, _number(tensors), stale, _unread(folder, names, tensors))
+
+
+def _no_weights(folder: Path, names: Collection[str]) -> CheckpointError:
+    if ADAPTER in names:
+        content = read_json(folder / ADAPTER)
+        kind, base = (visible_line(cut(str(content.get(key)))) for key in ("peft_type", "base_model_name_or_path"))
+        return CheckpointError(
+            f"{folder}: is an adapter ({kind}) of {base}, not a whole checkpoint; name its base, or merge the adapter into it"
+        )
+    if pickles := [name for name in names if name.endswith(PICKLES)]:
+        return CheckpointError(
+            f"{folder}: the weights are stored as pickle ({pickles[0]}), which can run arbitrary code when loaded; "
+            "convert them to *.safetensors, or download the safetensors files"
+        )
+    return CheckpointError(f"{folder}: has no weights; expected *.safetensors")
 
 
 def _number(tensors: Mapping[str, Tensor]) -> int:
     return sum(tensor.number for tensor in tensors.values())
 
 
-def _indexed(folder: Path, elsewhere: Elsewhere | None) -> tuple[dict[str, Tensor], int | None]:
+def _indexed(folder: Path, names: Collection[str], elsewhere: Elsewhere | None) -> Checkpoint:
+    """Return the tensors of the shards that an index lists, by the shards' own headers, as loaders read them."""
     index = read_json(folder / INDEX)
     places = index.get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
@@ -130,13 +152,50 @@ def _indexed(folder: Path, elsewhere: Elsewhere | None) -> tuple[dict[str, Tenso
     if missing and elsewhere is not None:
         shards |= elsewhere(missing)
     tensors: dict[str, Tensor] = {}
-    for name, file in places.items():
-        if file not in shards:
+    twice = None
+    for file, header in sorted(shards.items()):  # of a tensor in two shards, loaders keep the one of the last
+        if both := next(iter(header.keys() & tensors.keys()), None):
+            twice = f"{tensors[both].file.name} and {file} both contain {both}, of which loaders read the one in {file}"
+        tensors |= header
+    parameters = _number(tensors) if set(missing) <= set(shards) else _stated(index)
+    twice = twice or _unread(folder, names, tensors)
+    return Checkpoint(folder, {}, tensors, parameters, _stale(index, places, tensors, shards), twice)
+
+
+def _stale(
+    index: Mapping[str, Any], places: Mapping[str, str], tensors: Mapping[str, Tensor], shards: Collection[str]
+) -> tuple[str, ...]:
+    """Return how an index differs from the headers of its shards, as far as these are known; clauses about the index."""
+    listed = {name: file for name, file in places.items() if file in shards}
+    parts = (
+        ("omits {}, which transformers 4 initialises at random", tensors.keys() - places.keys()),
+        ("lists {}, which no shard contains", listed.keys() - tensors.keys()),
+        ("names the wrong shard for {}", {name for name in listed.keys() & tensors if tensors[name].file.name != listed[name]}),
+    )
+    found = [words.format(named(names)) for words, names in parts if names]
+    if not isinstance(index.get("metadata"), dict):
+        found.append("has no metadata, without which transformers cannot load it")
+    return tuple(found)
+
+
+def named(names: Collection[str]) -> str:
+    """Return the first few of some names, and how many there are."""
+    first = ", ".join(sorted(names)[:MOST_NAMED])
+    return first if len(names) <= MOST_NAMED else f"{len(names):,} tensors ({first}, ...)"
+
+
+def _unread(folder: Path, names: Collection[str], tensors: Mapping[str, Tensor]) -> str | None:
+    """Return in words which file that loaders do not read contains some of the tensors too, None if there is none."""
+    read = {tensor.file.name for tensor in tensors.values()}
+    for file in sorted(name for name in names if name.endswith(SUFFIX) and name not in read):
+        try:
+            both = _header(folder / file).keys() & tensors.keys()
+        except CheckpointError:  # no weights that a loader could read
             continue
-        if name not in shards[file]:
-            raise CheckpointError(f"{folder / file}: has no tensor {name}, although {INDEX} lists it; download both again")
-        tensors[name] = shards[file][name]
-    return tensors, _number(tensors) if set(missing) <= set(shards) else _stated(index)
+        if both:
+            used = tensors[min(both)].file.name
+            return f"{used} and {file} are two sets of weights (both contain {min(both)}), of which loaders read {used}"
+    return None
 
 
 def _stated(index: Mapping[str, Any]) -> int | None:

@@ -104,9 +104,7 @@ def shards_of_tables(architecture: Architecture, places: Mapping[str, Any]) -> l
 
     Tables may be stored in whatever form. places: tensor -> file.
     """
-    further = (name for names in architecture.more for name in names)
-    names = (*architecture.input, *architecture.output, *architecture.kept, *architecture.inner, *further)
-    stems = {name.removesuffix("weight") for name in names}
+    stems = {name.removesuffix("weight") for name in architecture.tables}
     stems |= {stem.removeprefix(f"{architecture.prefix}.") for stem in stems}
     return sorted(
         {

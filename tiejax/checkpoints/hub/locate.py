@@ -3,10 +3,10 @@
 import functools
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from tiejax.checkpoints.hub.architectures import Architecture
+from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import text_part
@@ -14,9 +14,14 @@ from tiejax.checkpoints.hub.tables import DTYPES
 
 FACTORISED = "factorised"  # key in the configuration of a checkpoint written by `tiejax factorise`
 MOST_SHOWN = 5
+# Parts of names that are not the model's: of torch.compile, FSDP, activation checkpointing, DataParallel and PEFT.
+INNER = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+OUTER = re.compile(r"^(module\.|base_model\.model\.)+")
+WRAPPERS = re.compile(f"({INNER.pattern}|module\\.|base_model\\.model\\.)+")
 Role = Literal["input", "output"]
 # What follows a tensor's name without `weight`, if its values are stored in another form, and the form. The first match counts.
 FORMS = (
+    (r"token_adapter\..*", "with trained tokens of an adapter"),
     (r"base_layer\..*|lora_.*", "with a LoRA adapter"),
     (r"modules_to_save\..*|original_module\..*", "as modules_to_save of an adapter"),
     (r"weight\.quant_state\.bitsandbytes__(nf4|fp4)", "as {} of bitsandbytes"),
@@ -25,6 +30,7 @@ FORMS = (
     (r"weight_packed|weight_shape|weight_zero_point", "packed as by compressed-tensors"),
     (r"(weight_)?blocks", "as mxfp4 blocks with scales"),
     (r"weight_scale(_inv|_2)?|(weight_|input_|output_)?scales?|W_q|qscale.*", "quantised with scales"),
+    (r"(?!(\w*norm\.)?(weight|bias)$).*", "in another form"),
 )
 
 
@@ -33,27 +39,54 @@ def located(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> T
 
     A file may lack the prefix of the base model, and all its names may begin with another one.
     """
+    found = (tensor for tensor in _called_so(checkpoint, names, prefix) if len(tensor.shape) == 2)
+    return next(found, None)
+
+
+def _called_so(checkpoint: Checkpoint, names: Sequence[str], prefix: str) -> Iterator[Tensor]:
+    actual = plain_names(tuple(checkpoint.tensors))
     for wanted in names:
         for spelled in _spellings(checkpoint, wanted, prefix):
-            tensor = checkpoint.tensors.get(spelled)
-            if tensor is not None and len(tensor.shape) == 2:
-                return tensor
-    return None
+            if spelled in actual:
+                yield checkpoint.tensors[actual[spelled]]
 
 
 def _spellings(checkpoint: Checkpoint, name: str, prefix: str) -> list[str]:
-    """Return the names that a tensor may have in a file whose names all begin in some way."""
+    """Return the names, without parts of wrappers, that a tensor may have in a file whose names all begin in some way."""
     common = _common(tuple(checkpoint.tensors))
     bare = name.removeprefix(f"{prefix}.") if prefix else name
     return list(dict.fromkeys((name, common + name, bare, common + bare)))
 
 
+def plain(name: str) -> str:
+    """Return the name that a tensor has without the parts that a compiler, or a wrapper for training, added to it."""
+    return OUTER.sub("", INNER.sub("", name))
+
+
+def wrapped(checkpoint: Checkpoint) -> list[str]:
+    """Return the names with parts of wrappers, which loaders do not find."""
+    return [name for name in checkpoint.tensors if plain(name) != name]
+
+
+def wrapper_of(name: str) -> str:
+    """Return the first parts of a wrapper in a name."""
+    found = WRAPPERS.search(name)
+    return found[0] if found else ""
+
+
+@functools.lru_cache(maxsize=8)
+def plain_names(names: tuple[str, ...]) -> dict[str, str]:
+    """Return the names of a file, by the names without parts of wrappers."""
+    return {plain(name): name for name in names}
+
+
 @functools.lru_cache(maxsize=8)
 def _common(names: tuple[str, ...]) -> str:
-    """Return the parts up to a dot with which all names begin."""
+    """Return the parts up to a dot with which all names begin, after those of wrappers."""
     if not names:  # of a known architecture, but in no downloaded shard
         return ""
-    first, last = (name.split(".")[:-1] for name in (min(names), max(names)))
+    known = plain_names(names)
+    first, last = (name.split(".")[:-1] for name in (min(known), max(known)))
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     return "".join(f"{part}." for part, _ in same)
 
@@ -66,18 +99,20 @@ def called(name: str, wanted: str) -> bool:
 def form_of(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> str | None:
     """Return in words how a table with one of these names is stored if not as numbers alone, None if it is not.
 
-    That is, quantised or with an adapter: its values do not follow from one tensor.
+    That is, quantised or with an adapter: its values do not follow from one tensor. Any tensor of the table's module but a
+    weight, a bias and a normalisation means that.
     """
     stems = [spelled.removesuffix("weight") for name in names for spelled in _spellings(checkpoint, name, prefix)]
-    rests = {name[len(stem) :]: name for stem in stems for name in checkpoint.tensors if name.startswith(stem)}
+    actual = plain_names(tuple(checkpoint.tensors))
+    rests = {name[len(stem) :]: actual[name] for stem in stems for name in actual if name.startswith(stem)}
     for pattern, words in FORMS:
         for rest, name in rests.items():
             if match := re.fullmatch(pattern, rest):
                 return f"{words.format(*match.groups())} ({name})"
-    for rest, name in rests.items():
-        dtype = checkpoint.tensors[name].dtype
-        if rest == "weight" and dtype not in DTYPES and len(checkpoint.tensors[name].shape) == 2:
-            return f"as {dtype} ({name})"
+    name = rests.get("weight")
+    if name is not None and (checkpoint.tensors[name].dtype not in DTYPES or len(checkpoint.tensors[name].shape) != 2):
+        dtype, shape = checkpoint.tensors[name].dtype, list(checkpoint.tensors[name].shape)
+        return f"as {dtype}{'' if len(shape) == 2 else f' of the shape {shape}'} ({name})"
     return None
 
 
@@ -96,14 +131,17 @@ def candidates(checkpoint: Checkpoint) -> list[Tensor]:
 
 
 def stored_under(checkpoint: Checkpoint, architecture: Architecture, tensor: Tensor, wanted: str) -> str:
-    """Return the name of another table of a checkpoint, with the prefix that all names of the file have in addition, if any.
+    """Return the name of another table of a checkpoint, with the prefix of the given table and that of a wrapper of all names.
 
     tensor: a table of the checkpoint. wanted: the name of the other table in a file of the library.
     """
-    names = (*architecture.input, *architecture.output)
-    common = _common(tuple(checkpoint.tensors))
-    exact = any(tensor.name in (name, name.removeprefix(f"{architecture.prefix}.")) for name in names)
-    return wanted if exact else common + wanted
+    known, own = (*architecture.input, *architecture.output, *architecture.kept), plain(tensor.name)
+    bare = {name.removeprefix(f"{architecture.prefix}.") for name in known}
+    name = next((name for names in (known, bare) for name in sorted(names, key=len)[::-1] if called(own, name)), own)
+    target = own.removesuffix(name) + wanted
+    wrapper = WRAPPERS.match(tensor.name)
+    outer = wrapper[0] if wrapper and all(name.startswith(wrapper[0]) for name in checkpoint.tensors) else ""
+    return plain_names(tuple(checkpoint.tensors)).get(target, outer + target)
 
 
 def unknown(checkpoint: Checkpoint) -> str:
@@ -128,9 +166,16 @@ def form_of_tables(checkpoint: Checkpoint, architecture: Architecture | None) ->
 
 
 def check_whole(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError if a table is stored as factors, since the other table might be mistaken for the only one."""
+    """Raise CheckpointError if a table is stored as factors or is empty: the other might be mistaken for the only one."""
     if isinstance(checkpoint.config.get(FACTORISED), dict):
         raise CheckpointError(
             f"{checkpoint.folder}: its tables are factorised (`{FACTORISED}` in config.json); name the checkpoint that it was "
             "written from"
         )
+    architecture = architecture_of(checkpoint.config)
+    for tensor in _called_so(checkpoint, architecture.tables, architecture.prefix) if architecture else ():
+        if 0 in tensor.shape:
+            raise CheckpointError(
+                f"{checkpoint.folder}: {tensor.name} has the shape {list(tensor.shape)}: the tables were not gathered when "
+                "this was saved; gather them (with DeepSpeed ZeRO-3: zero_to_fp32.py) and save it again"
+            )

@@ -105,7 +105,7 @@ def chosen_tables(checkpoint: Checkpoint, stored: Stored, tables: Roles | None) 
     roles = ("input", "output") if tables == "both" else (tables,) if tables else tuple(available)
     if stored.architecture is None:
         raise CheckpointError(f"{checkpoint.folder}: {unknown(checkpoint)}")
-    if not roles:
+    if not roles or stored.form:
         raise CheckpointError(f"{checkpoint.folder}: has {stored.words}")
     if not set(roles) <= set(available):
         raise CheckpointError(TABLES, f" {tables}: {checkpoint.folder} has {stored.words}")

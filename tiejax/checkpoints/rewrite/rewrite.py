@@ -6,6 +6,7 @@ killed, and the old one is not changed. Links are copied as the files they point
 
 import errno
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, Checkpoint, Tensor, read_json
+from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, PARAMETERS, WEIGHTS, Checkpoint, Tensor, read_json
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.reading import counted, steps
 from tiejax.checkpoints.rewrite import new_folder
@@ -51,8 +52,13 @@ def part_of(name: str, dtype: str, values: np.ndarray) -> Part:
 
 
 def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
-    """Return the entries to copy; raises CheckpointError if `out` exists or is in the folder, or an entry cannot be copied."""
+    """Return the entries to copy.
+
+    Raises CheckpointError if `out` exists or is in the folder, an entry cannot be copied, or two files contain one tensor.
+    """
     new_folder.check_new(out)
+    if checkpoint.twice:
+        raise CheckpointError(f"{checkpoint.folder}: {checkpoint.twice}; move the other elsewhere first")
     if within(out, checkpoint.folder):
         raise CheckpointError(f"{out}: lies in {checkpoint.folder}, which is only read; name a folder outside it")
     return entries(checkpoint.folder)
@@ -103,10 +109,10 @@ def rewrite(
                 file, target = checkpoint.folder / path, folder / path
                 if file in changed & filled:
                     _write(file, target, leave, added.get(file, []), step)
-                elif file in texts:
-                    target.write_bytes(texts[file])
-                elif file not in changed:
+                elif file not in changed and file not in texts:
                     _copy(file, target, step)
+            for file, text in texts.items():
+                (folder / file.name).write_bytes(text)
             with (folder / CARD).open("ab") as opened:
                 opened.write(card.encode())
             _to_disk(folder)
@@ -182,22 +188,25 @@ def _write(file: Path, out: Path, leave: set[str], added: list[Part], step: Call
             raise OSError(errno.EIO, f"{file}: the sizes of its tensors differ from its header")
 
 
-def _index(checkpoint: Checkpoint, leave: set[str], added: Mapping[Path, list[Part]]) -> dict[str, Any] | None:
-    """Return the new index of a sharded checkpoint, with updated files and total size; None if it has no index to update."""
-    file = checkpoint.folder / INDEX
-    if not os.path.lexists(file):
-        return None
-    index = read_json(file)
-    if not isinstance(index.get("weight_map"), dict):  # unused, next to model.safetensors
-        return None
-    places = {name: place for name, place in index["weight_map"].items() if name not in leave}
+def _index(checkpoint: Checkpoint, leave: Collection[str], added: Mapping[Path, list[Part]]) -> dict[str, Any] | None:
+    """Return the index of the copy, made of the tensors that it stores; None if `model.safetensors` stores them all."""
+    remaining = [tensor for name, tensor in checkpoint.tensors.items() if name not in leave]
+    places = {tensor.name: tensor.file.name for tensor in remaining}
     places |= {part.name: target.name for target, parts in added.items() for part in parts}
-    lost = sum(extent_of(checkpoint.tensors[name])[1] for name in leave if name in checkpoint.tensors)
-    gained = sum(part.nbytes for parts in added.values() for part in parts)
-    metadata = index.get("metadata")
-    if isinstance(metadata, dict) and isinstance(metadata.get("total_size"), int):
-        index["metadata"] = {**metadata, "total_size": metadata["total_size"] + gained - lost}
-    return {**index, "weight_map": dict(sorted(places.items()))}
+    if set(places.values()) <= {WEIGHTS}:
+        return None
+    file = checkpoint.folder / INDEX
+    index = read_json(file) if os.path.lexists(file) else {}
+    stated = index.get("metadata")
+    parts = [part for parts in added.values() for part in parts]
+    metadata: dict[str, Any] = {**stated} if isinstance(stated, dict) else {}
+    metadata["total_size"] = sum(part.nbytes for part in parts)
+    for shard in {tensor.file for tensor in remaining}:
+        extents = (entry["data_offsets"] for name, entry in header_of(shard)[0].items() if name not in {*leave, METADATA})
+        metadata["total_size"] += sum(stop - start for start, stop in extents)
+    if PARAMETERS in metadata:
+        metadata[PARAMETERS] = sum(tensor.number for tensor in remaining) + sum(math.prod(part.shape) for part in parts)
+    return {**index, "metadata": metadata, "weight_map": dict(sorted(places.items()))}
 
 
 def _to_disk(folder: Path) -> None:

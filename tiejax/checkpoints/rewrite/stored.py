@@ -81,17 +81,13 @@ class Stored(NamedTuple):
 def stored_tables(checkpoint: Checkpoint, equal: bool = False) -> Stored:
     """Find the embedding tables of a checkpoint and compare them, unless they are known to be `equal`.
 
-    Raises CheckpointError if a table is empty, or if the tables are factorised.
+    Raises CheckpointError if a table is empty, or if the tables are factorised (see `check_whole`).
     """
     check_whole(checkpoint)
     architecture = architecture_of(checkpoint.config)
     if architecture is None:
         return Stored(None, None, None, "unknown")
     first, second = (locate(checkpoint, architecture, role) for role in ("input", "output"))
-    for tensor in (first, second):
-        if tensor is not None and 0 in tensor.shape:
-            shape = list(tensor.shape)
-            raise CheckpointError(f"{checkpoint.folder}: {tensor.name} has the shape {shape}, which is empty")
     if not architecture.output:
         return Stored(architecture, first, None, "headless")
     if form := form_of_tables(checkpoint, architecture):
