@@ -86,7 +86,7 @@ def _checked_api() -> type:
         def repo_info(self, *args: Any, **options: Any) -> Any:
             found = super().repo_info(*args, **options)
             _check_commit(found.sha)
-            for file in found.siblings or ():
+            for file in getattr(found, "siblings", None) or ():
                 _check_file(file.rfilename)
             return found
 

@@ -94,6 +94,30 @@ def test_progress_of_comparing_and_writing(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_file_larger_than_the_address_space(tmp_path):
+    """By every command in a process with `ulimit -v`: one line, without a traceback."""
+    folder = sparse_checkpoint(tmp_path / "large", {EMBED: (2**20, 1024), HEAD: (2**20, 1024)}, UNTIED)
+    code = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 * 2**30,) * 2)\n"
+        "from tiejax.lab import command\n"
+        "folder = sys.argv[1]\n"
+        "for name, *more in (['check'], ['tie'], ['untie', 'out'], ['factorise'], ['diagnose']):\n"
+        "    sys.argv = ['tiejax', name, folder, *more]\n"
+        "    try:\n"
+        "        command.main()\n"
+        "    except SystemExit as ended:\n"
+        "        print(ended.code, file=sys.stderr)\n"
+    )
+    ended = end(start_python("-c", code, folder, cwd=tmp_path))
+    message = f"{folder / 'model.safetensors'}: has 8 GiB, more than the address space of this process (ulimit -v)"
+    assert ended.out.splitlines() == [message]
+    assert ended.err.splitlines() == ["2"] + [
+        line for name in ("tie", "untie", "factorise", "diagnose") for line in (f"tiejax {name}: error: {message}", "2")
+    ]
+
+
+@pytest.mark.slow
 def test_a_large_hole_is_compared_in_little_memory_with_progress(tmp_path):
     """Two tables of 1.5 GiB each, by a process that may not have as much in memory; JSON stays alone on standard output."""
     folder = sparse_checkpoint(tmp_path / "large", {EMBED: (393_216, 1024), HEAD: (393_216, 1024)}, UNTIED)

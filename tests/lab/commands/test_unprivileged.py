@@ -77,6 +77,7 @@ def place(tmp_path_factory):
     for name in ("run.json", "config.yaml", "results.json"):
         (here / "run" / name).write_text("{}")
         (here / "run" / name).chmod(0)
+    (here / "loop").symlink_to(here / "loop")
     (here / "locked").mkdir(mode=0o555)
     return here
 
@@ -106,7 +107,15 @@ def places(here):
     """Return paths at which nothing can be written, and paths at which nothing can be read."""
     homes = ["~nobody/x", "~no-such-user/x"]
     written = [*homes, here / "locked" / "x", here / "secret" / "x", here / "text.txt" / "x", "/proc/x", "/dev/null/x"]
-    return written, [*homes, here / "secret", here / "secret" / "x", here / "private.txt", here / "private.txt" / "x"]
+    return written, [
+        *homes,
+        here / "loop",
+        here / "loop" / "x",
+        here / "secret",
+        here / "secret" / "x",
+        here / "private.txt",
+        here / "private.txt" / "x",
+    ]
 
 
 def arguments(here):

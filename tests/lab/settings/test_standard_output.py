@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from hub_checkpoints import checkpoint, values
 
 COMMANDS = {
     "help": ["exor", "--help"],  # printed by argparse, then an exit
@@ -48,3 +49,19 @@ def test_without_standard_error_the_status_tells(tmp_path):
     command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "tiejax", "--print-completion", "fish"]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, timeout=300)
     assert (found.returncode, found.stdout) == (2, "")
+
+
+def test_with_both_outputs_on_a_full_disk_the_status_tells(tmp_path):
+    with open("/dev/full", "w") as full:
+        found = subprocess.run([sys.executable, "-m", "tiejax", "check", "none"], stdout=full, stderr=full, cwd=tmp_path)
+    assert found.returncode == 4
+
+
+def test_a_working_directory_that_was_removed(tmp_path):
+    config = {"model_type": "llama", "tie_word_embeddings": True}
+    folder = checkpoint(tmp_path / "tied", {"model.embed_tokens.weight": values()}, config)
+    (tmp_path / "gone").mkdir()
+    command = ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", sys.executable, "-m", "tiejax", "untie", folder, "out"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path / "gone", timeout=300)
+    assert found.returncode == 4
+    assert found.stderr == "tiejax untie: error: the working directory no longer exists; change to another, then run it again\n"

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.system.files import check_file, read_bytes
+from tiejax.system.memory import size_words
 from tiejax.system.naming import is_name
 from tiejax.system.visible import cut, visible_line
 
@@ -216,6 +217,9 @@ def _header(file: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{file}: damaged or truncated ({one_line(error)}); download it again") from None
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from None
+    except MemoryError:  # files are mapped as a whole
+        size = size_words(file.stat().st_size)
+        raise CheckpointError(f"{file}: has {size}, more than the address space of this process (ulimit -v)") from None
 
 
 def one_line(error: Exception) -> str:

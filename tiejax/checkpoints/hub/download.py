@@ -174,7 +174,7 @@ def _bars() -> Iterator[Any]:
 
     opened: list[Any] = []
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class Bar(tqdm):
         def __init__(self, *args: Any, **options: Any) -> None:
             # disable=None hides a bar where there is no terminal.
             super().__init__(*args, **{"disable": None, **options, "leave": False})

@@ -1,6 +1,7 @@
 """The section of a rewritten checkpoint's model card that says what was changed."""
 
 import importlib.metadata
+import os
 from pathlib import Path
 
 CARD = "README.md"
@@ -18,4 +19,4 @@ def _name(folder: Path) -> str:
     cached = folder.parent.parent.name
     if folder.parent.name == "snapshots" and cached.startswith("models--"):
         return f"`{cached.removeprefix('models--').replace('--', '/')}` at `{folder.name}`"
-    return f"`{folder.resolve().name}`"
+    return f"`{Path(os.path.realpath(folder)).name}`"

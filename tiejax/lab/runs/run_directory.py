@@ -395,7 +395,8 @@ def _empty(path: Path) -> None:
         dataclasses.replace(found, files=unfinished).write(path)
     for target in (*(path / name for name in listed), *(path / name for name in UNLISTED), *(path / EVENTS).rglob(EVENT_FILES)):
         # A name in a hostile run.json may lead out of the directory, and so may a link in it.
-        if target.parent.resolve().is_relative_to(path.resolve()) and (target.is_symlink() or target.is_file()):
+        inside = Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(path))
+        if inside and (target.is_symlink() or target.is_file()):
             target.unlink()
     for name in OWN_FOLDERS:
         if (path / name).is_dir():

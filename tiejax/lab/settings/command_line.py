@@ -5,6 +5,7 @@ and bad input is reported in one line that names the option or the file, with ex
 """
 
 import argparse
+import contextlib
 import contextvars
 import dataclasses
 import difflib
@@ -486,6 +487,8 @@ def refused(error: OSError, then: str) -> BadInput | Refused:
     """
     if error.errno == errno.ENAMETOOLONG:
         return BadInput(f"{cut(error.filename)}: file name too long; use a shorter one")
+    if error.errno == errno.ENOENT and error.filename is None:
+        return Refused(f"the working directory no longer exists; change to another, then {then}")
     if isinstance(error, BrokenPipeError):
         return Refused(f"the program that reads the output has exited; {then}")
     advice = ADVICE.get(error.errno or 0, "fix this")
@@ -495,7 +498,8 @@ def refused(error: OSError, then: str) -> BadInput | Refused:
 
 def report(error: BadInput | Refused) -> int:
     """Print an error in one line; return the exit status of the command."""
-    print(f"{visible_line(Path(sys.argv[0]).name)}: error: {visible_line(str(error))}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the status says it too
+        print(f"{visible_line(Path(sys.argv[0]).name)}: error: {visible_line(str(error))}", file=sys.stderr, flush=True)
     return 2 if isinstance(error, BadInput) else 4
 
 
@@ -513,6 +517,9 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
         status = _checked_output(main)
     except (BadInput, Refused, OSError) as error:
         status = report(refused(error, "run it again") if isinstance(error, OSError) else error)
+    except MemoryError as error:
+        why = f" ({cut(' '.join(str(error).split()))})" if str(error) else ""
+        status = report(Refused(f"out of memory{why}; free some, or raise the limit (ulimit -v), then run it again"))
     except KeyboardInterrupt:  # before or after training, when there is nothing to save
         print(f"{visible_line(Path(sys.argv[0]).name)}: interrupted", file=sys.stderr)
         status = 130

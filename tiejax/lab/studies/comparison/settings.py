@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class Settings:
         """Return the settings with every default filled in; raises BadInput if they are invalid."""
         if not 2 <= len(self.runs) <= MOST_RUNS:
             raise BadInput(f"runs: expected 2 to {MOST_RUNS} directories of finished runs, got {len(self.runs)}")
-        counts = collections.Counter(folder.resolve() for folder in self.folders)
+        counts = collections.Counter(Path(os.path.realpath(folder)) for folder in self.folders)
         if repeated := [str(folder) for folder, count in counts.items() if count > 1]:
             raise BadInput(f"runs: expected every run once, but {repeated[0]} is repeated")
         if self.out == "":

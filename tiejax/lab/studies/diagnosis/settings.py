@@ -1,6 +1,7 @@
 """The settings of a diagnosis."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class Settings:
             raise BadInput(f"--sample: expected an integer >= 2, got {self.sample}")
         if self.out == "":
             raise BadInput("--out: expected the path of a directory, got ''")
-        name = Path(self.checkpoint).expanduser().absolute().resolve().name or "checkpoint"
+        name = Path(os.path.realpath(self.folder)).name or "checkpoint"
         return dataclasses.replace(self, out=self.out or str(Path("runs", "diagnose", name)))
 
     @property

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ class Settings:
             raise BadInput(f"--apart: expected a finite number > 0, got {self.apart}")
         if self.out == "":
             raise BadInput("--out: expected the path of a directory, got ''")
-        name = Path(self.run).expanduser().absolute().resolve().name or "run"
+        name = Path(os.path.realpath(self.folder)).name or "run"
         return dataclasses.replace(self, out=self.out or str(Path("runs", "theory", name)))
 
     @property
