@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tiejax import Ensemble
+from tiejax.lab import Ensemble
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "tying.md"

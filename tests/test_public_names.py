@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiejax
-from tiejax import _lazy
+from tiejax import _lazy, lab
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,7 +32,7 @@ def test_the_version_is_that_of_pyproject():
 
 
 def test_every_public_name_can_be_imported():
-    assert {"Tie", "symmetrise", "clip_by_global_norm", "__version__"} <= set(tiejax.__all__)
+    assert {"Tie", "Scale", "check_leafwise", "untie_switched", "__version__"} <= set(tiejax.__all__)
     assert set(tiejax.__all__) <= set(dir(tiejax))
     for name in tiejax.__all__:
         assert getattr(tiejax, name) is not None
@@ -57,18 +57,44 @@ def test_a_module_keeps_its_own_spec_when_it_is_imported_by_a_former_name():
     assert former.__spec__.name == former.__name__ == "tiejax.checkpoints.hub.errors"
 
 
-def test_a_name_whose_dependency_is_missing_names_the_extra():
-    code = """
+@pytest.mark.parametrize("name", [name.removeprefix("tiejax.") for name in _lazy.MOVED_NAMES])
+def test_names_that_have_left_the_top_warn_where_they_are_used(name):
+    with pytest.warns(
+        DeprecationWarning, match=rf"^tiejax\.{name} has moved to tiejax\.lab\.{name}; .* goes in 0\.8$"
+    ) as caught:
+        found = getattr(tiejax, name)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert found is getattr(lab, name)
+    assert name not in tiejax.__all__
+
+
+WITHOUT_LAB = """
+import pydoc
 import sys
 sys.modules["optax"] = None  # as if it were not installed
-from tiejax import Tie
-from tiejax import Ensemble
+import tiejax
+from tiejax import *
+assert {name for name in tiejax.__all__ if name in globals()} == set(tiejax.__all__) <= set(dir(tiejax))
+assert "clip_by_global_norm(" in pydoc.plain(pydoc.render_doc("tiejax")) and pydoc.render_doc("tiejax.lab")
+from tiejax import lab
+for module in (tiejax, lab):
+    assert not hasattr(module, "Ensemble") and not hasattr(module, "none")
+    try:
+        module.Ensemble
+    except AttributeError as error:
+        print(error)
+    try:
+        exec(f"from {module.__name__} import Ensemble")
+    except ModuleNotFoundError as error:
+        print(error)
 """
-    ended = run_python(code)
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: tiejax.Ensemble needs the extra `lab`: pip install 'tiejax[lab]' (optax is not installed)"
-    )
+
+
+def test_without_the_lab_its_names_are_missing_and_name_the_extra():
+    ended = run_python(WITHOUT_LAB)
+    missing = "tiejax.lab.Ensemble needs the extra `lab`: pip install 'tiejax[lab]' (optax is not installed)"
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [missing] * 4
 
 
 def test_an_error_within_tiejax_is_not_taken_for_a_missing_extra():

@@ -91,7 +91,7 @@ def assert_all_works_from(place, tmp_path, *before):
         assert (ended.returncode, ended.stderr) == (0, "")
         return ended.stdout
 
-    where = run("-W", "error", "-c", "import tiejax; print(tiejax.__file__, tiejax.Tie, tiejax.Ensemble, tiejax.__version__)")
+    where = run("-W", "error", "-c", "import tiejax; from tiejax import lab; print(tiejax.__file__, tiejax.Tie, lab.Ensemble)")
     assert where.startswith(str(place / "tiejax"))
     assert ": agrees: " in run("-m", "tiejax", "check", folder)
     run("-m", "tiejax", "diagnose", folder, "--out", "diagnosed")
@@ -159,6 +159,10 @@ def test_ties_need_few_packages(wheel, tmp_path):
     ended = run(python, "-c", TIES)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert int(ended.stdout) < 12
+    everything = """import pydoc; from tiejax import *; import tiejax, tiejax.lab
+assert pydoc.render_doc("tiejax") and not hasattr(tiejax, "Ensemble") and not hasattr(tiejax.lab, "diagnose")"""
+    ended = run(python, "-W", "error", "-c", everything)
+    assert (ended.returncode, ended.stderr) == (0, "")
     asked = run(tmp_path / "venv" / "bin" / "tiejax", "exor")
     assert asked.returncode == 2
     assert len(asked.stderr.splitlines()) == 1

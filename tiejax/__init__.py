@@ -1,7 +1,7 @@
 """The library and laboratory for weight tying in JAX.
 
 `pip install tiejax` installs the library of ties: `Tie`, `store`, `view`, `untie`, `retie`, `find_ties`, `assert_tied` (package
-`tying`). Everything else needs `pip install 'tiejax[lab]'`.
+`tying`). Everything else needs `pip install 'tiejax[lab]'`; its commonest names are in `tiejax.lab`.
 
 tying        ties on any pytree: stored once, switched during training, between the layers of a stack
 models       Flax Linen language models, written untied
@@ -32,8 +32,16 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name != "__version__":
-        return _load(name)
+    if name == "__version__":
+        return _version()
+    former = f"{__name__}.{name}"
+    return _lazy.load_moved(former) if former in _lazy.MOVED_NAMES else _load(name)
+
+
+def _version() -> str:
     import importlib.metadata
 
-    return importlib.metadata.version("tiejax")
+    try:
+        return importlib.metadata.version("tiejax")
+    except importlib.metadata.PackageNotFoundError:  # a checkout on the path, not installed
+        return "unknown"

@@ -1,11 +1,6 @@
 __version__: str
 
-from .lab.studies.diagnosis.library import diagnose as diagnose
-from .training.ensemble import Ensemble as Ensemble
-from .training.ensemble import EnsembleState as EnsembleState
-from .training.ensemble import Recorder as Recorder
-from .training.loop import train as train
-from .training.phases import Phase as Phase
+from .tying.across import check_leafwise as check_leafwise
 from .tying.assertion import assert_tied as assert_tied
 from .tying.count import count_parameters as count_parameters
 from .tying.errors import TieError as TieError
@@ -19,12 +14,21 @@ from .tying.store import store as store
 from .tying.store import tied_loss as tied_loss
 from .tying.store import view as view
 from .tying.switched import clip_by_global_norm as clip_by_global_norm
+from .tying.switched import copy_to_targets as copy_to_targets
+from .tying.switched import global_norm as global_norm
 from .tying.tie import Tie as Tie
 from .tying.tie_json import ties_from_json as ties_from_json
 from .tying.tie_json import ties_to_json as ties_to_json
 from .tying.tied_gradient import symmetrise as symmetrise
 from .tying.ties import Ties as Ties
 from .tying.ties import resolve as resolve
+from .tying.transforms import Cast as Cast
+from .tying.transforms import Functions as Functions
+from .tying.transforms import Reshape as Reshape
+from .tying.transforms import Scale as Scale
+from .tying.transforms import Slice as Slice
 from .tying.untie import retie as retie
+from .tying.untie import retie_switched as retie_switched
 from .tying.untie import untie as untie
 from .tying.untie import untie_parameters as untie_parameters
+from .tying.untie import untie_switched as untie_switched

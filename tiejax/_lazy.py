@@ -20,11 +20,21 @@ MOVED = {
     "tiejax.studies": "tiejax.lab.studies",
 }
 
+# Public names by their former names, with the same rule.
+MOVED_NAMES = {
+    f"tiejax.{name}": f"tiejax.lab.{name}" for name in ("Ensemble", "EnsembleState", "Phase", "Recorder", "diagnose", "train")
+}
+
+# Errors of public names whose dependency is missing. `from package import name` drops the message of an AttributeError and then
+# looks for a module of that name, so `Moved` raises these.
+_MISSING: dict[str, ModuleNotFoundError] = {}
+
 
 def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package whose stub lists its public names.
 
-    A name whose import fails for want of a dependency raises ModuleNotFoundError, which names the extra to install.
+    A name whose import fails for want of a dependency raises AttributeError, and in a statement `from package import name`
+    ModuleNotFoundError; both name the extra to install.
     """
     with resources.as_file(resources.files(package) / "__init__.pyi") as stub:  # which may be in a zip archive
         load, names, public = lazy_loader.attach_stub(package, str(stub))
@@ -33,9 +43,20 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         try:
             return load(name)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"{package}.{name} {needs(error)}", name=error.name) from None
+            missing = ModuleNotFoundError(f"{package}.{name} {needs(error)}", name=error.name)
+        _MISSING[f"{package}.{name}"] = missing
+        raise AttributeError(str(missing))
 
     return load_or_explain, names, public
+
+
+def load_moved(name: str) -> Any:
+    """Return the object of a former name in `MOVED_NAMES`, with a DeprecationWarning at the caller of the caller."""
+    package, _, attribute = MOVED_NAMES[name].rpartition(".")
+    found = getattr(importlib.import_module(package), attribute)
+    message = f"{name} has moved to {MOVED_NAMES[name]}; the former name goes in 0.8"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return found
 
 
 def needs(error: ModuleNotFoundError) -> str:
@@ -52,7 +73,9 @@ class Moved(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec for former names, None for all others."""
+        """Return a spec for former names, None for all others; raise the error of a name whose dependency is missing."""
+        if missing := _MISSING.get(MOVED_NAMES.get(fullname, fullname)):
+            raise missing
         return ModuleSpec(fullname, self, is_package=True) if _new_name(fullname) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -23,7 +23,7 @@ for keep, expected in (("mean", table + 1), ("source", table), ("target", table 
     stored, state = retie(optimizer, other, optimizer.init(other), tie, keep=keep)
     np.testing.assert_array_equal(stored["embed"], expected)
     assert stored["embed"].devices() == state[0].mu["embed"].devices() == {first}
-    full, state = retie_switched(other, optimizer.init(other), tie, keep=keep)
+    full, state = retie_switched(optimizer, other, optimizer.init(other), tie, keep=keep)
     np.testing.assert_array_equal(full["head"], expected.T)
     assert full["head"].devices() == {second}
 assert load_full(store(other, tie), equal, tie)["embed"].devices() == {first}

@@ -1,5 +1,8 @@
 """Arguments of wrong types, in a wrong order, or of the other kind of tree: one line that says what to do."""
 
+import inspect
+
+import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
@@ -107,11 +110,24 @@ def test_mistakes_say_what_to_do(name):
     assert len(str(error.value)) < 400
 
 
-@pytest.mark.parametrize("function", [tying.untie, tying.retie], ids=["untie", "retie"])
-def test_swapped_parameters_and_state(function):
-    params = stored() if function is tying.untie else full()
+CHANGES = ["untie", "retie", "untie_switched", "retie_switched"]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_swapped_parameters_and_state(name):
+    function, params = getattr(tying, name), stored() if name == "untie" else full()
     with pytest.raises(TieError, match="the parameters and the optimizer state are swapped; the arguments are"):
         function(OPTIMIZER, {"mu": params}, params, TIE)
+
+
+def test_functions_that_end_and_restore_ties_have_one_shape():
+    shapes = [list(inspect.signature(getattr(tying, name)).parameters) for name in CHANGES]
+    assert {shape[0] for shape in shapes} == {"optimizer"}
+    assert {(*shape[2:4],) for shape in shapes} == {("opt_state", "ties")}
+    for name in CHANGES[2:]:
+        params, state = getattr(tying, name)(OPTIMIZER, full(), OPTIMIZER.init(full()), TIE)
+        assert jax.tree.structure(params) == jax.tree.structure(full())
+        assert jax.tree.structure(state) == jax.tree.structure(OPTIMIZER.init(full()))
 
 
 NEED_FULL = {
@@ -122,6 +138,8 @@ NEED_FULL = {
     "global_norm": lambda: tying.global_norm(stored(), TIE, True),
     "only_tied": lambda: tying.only_tied(stored(), TIE),
     "collect": lambda: tying.collect(stored(), TIE),
+    "retie_switched": lambda: tying.retie_switched(OPTIMIZER, stored(), OPTIMIZER.init(stored()), TIE),
+    "untie_switched": lambda: tying.untie_switched(OPTIMIZER, stored(), OPTIMIZER.init(stored()), TIE),
     "retie": lambda: tying.retie(OPTIMIZER, stored(), OPTIMIZER.init(stored()), TIE),
 }
 

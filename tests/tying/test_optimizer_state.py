@@ -105,7 +105,7 @@ def test_reductions_are_refused_under_a_reshape_and_a_slice(name, part):
     state = after_steps(optimizer, params)
     with pytest.raises(TieError, match=words):
         copy_to_targets(state, params, ties, True)
-    for change in (lambda: retie(optimizer, params, state, ties), lambda: retie_switched(params, state, ties)):
+    for change in (lambda: retie(optimizer, params, state, ties), lambda: retie_switched(optimizer, params, state, ties)):
         with pytest.raises(TieError, match=r"^tie in -> out: .* is unknown; start again with optimizer.init$"):
             change()
 
@@ -150,12 +150,12 @@ def test_reductions_in_the_switched_form(x64, optimizer, width):
 
     assert_equal(copy_to_targets(state, params, TIES, True), as_source)
     assert_equal(copy_to_targets(state, params, TIES, False), state)
-    assert_equal(retie_switched(params, state, TIES, "source")[1], as_source)
-    assert_equal(retie_switched(params, state, TIES, "target")[1], as_target)
+    assert_equal(retie_switched(optimizer, params, state, TIES, "source")[1], as_source)
+    assert_equal(retie_switched(optimizer, params, state, TIES, "target")[1], as_target)
     mean = jax.tree.map(lambda a, b: (a + b) / 2 if jnp.ndim(a) else a, as_source, as_target)
-    assert_equal(retie_switched(params, state, TIES)[1], mean)
-    assert_equal(untie_switched(optimizer, params, state, TIES, "copy"), state)
-    kept = untie_switched(optimizer, params, state, TIES, "zero-keep-count")
+    assert_equal(retie_switched(optimizer, params, state, TIES)[1], mean)
+    assert_equal(untie_switched(optimizer, params, state, TIES, "copy")[1], state)
+    _, kept = untie_switched(optimizer, params, state, TIES, "zero-keep-count")
     fresh = optimizer.init(params)
     for path in owned_leaves(state, params):
         np.testing.assert_array_equal(leaf(kept, path), leaf(fresh if "out" in path else state, path))
@@ -180,8 +180,8 @@ def test_source_and_target_in_different_groups():
     np.testing.assert_array_equal(
         leaf(joined, "inner_states/a/inner_state/0/mu/in"), leaf(full, "inner_states/a/inner_state/0/mu/in")
     )
-    jax.tree.map(np.testing.assert_array_equal, untie_switched(GROUPS, params, full, TIES, "copy"), full)
-    for change in (lambda: retie_switched(params, full, TIES), lambda: copy_to_targets(full, params, TIES, True)):
+    jax.tree.map(np.testing.assert_array_equal, untie_switched(GROUPS, params, full, TIES, "copy")[1], full)
+    for change in (lambda: retie_switched(GROUPS, params, full, TIES), lambda: copy_to_targets(full, params, TIES, True)):
         with pytest.raises(TieError, match="the optimizer treats the two leaves differently"):
             change()
 
@@ -192,7 +192,7 @@ def test_flattened_parameters_are_refused_in_both_forms():
     for change in (
         lambda: untie(optimizer, stored, optimizer.init(stored), TIES),
         lambda: retie(optimizer, params, state, TIES),
-        lambda: retie_switched(params, state, TIES),
+        lambda: retie_switched(optimizer, params, state, TIES),
         lambda: untie_switched(optimizer, params, state, TIES, "zero-keep-count"),
         lambda: copy_to_targets(state, params, TIES, True),
     ):
@@ -214,7 +214,7 @@ def test_history_of_lbfgs_can_be_copied_but_neither_divided_nor_joined():
     memory = copied.diff_params_memory
     np.testing.assert_array_equal(memory["out"], np.asarray(memory["in"]).swapaxes(-1, -2))
     with pytest.raises(TieError, match=r"ScaleByLBFGSState.* cannot be kept: its weights are inner products"):
-        retie_switched(params, state, TIES)
+        retie_switched(optimizer, params, state, TIES)
     with pytest.raises(TieError, match="ScaleByLBFGSState"):
         untie_switched(optimizer, params, state, TIES, "zero-keep-count")
 
@@ -228,7 +228,7 @@ def test_stored_gradient_of_a_line_search_is_refused():
     with pytest.raises(TieError, match=r"grad/out .*ScaleByBacktrackingLinesearchState.* holds the gradient"):
         untie(optimizer, store(params, TIES), optimizer.init(store(params, TIES)), TIES)
     with pytest.raises(TieError, match=r"grad/in .*ScaleByBacktrackingLinesearchState"):
-        retie_switched(params, optimizer.init(params), TIES)
+        retie_switched(optimizer, params, optimizer.init(params), TIES)
 
 
 MOMENTUM = optax.sgd(0.1, momentum=0.9)

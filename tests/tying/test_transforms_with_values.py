@@ -160,7 +160,7 @@ def test_mean_of_several_slices_is_over_the_leaves_that_have_an_entry():
     optimizer = optax.sgd(1.0)
     stored, _ = retie(optimizer, params, optimizer.init(params), ties)
     np.testing.assert_allclose(stored["stack"], [[11 / 3] * 2, [13 / 3] * 2, [0, 0]], rtol=1e-6)
-    joined, _ = retie_switched(params, (), ties, "target")
+    joined, _ = retie_switched(optimizer, params, optimizer.init(params), ties, "target")
     np.testing.assert_array_equal(joined["stack"], [[9, 9], [9, 9], [0, 0]])  # the last tie comes last
 
 

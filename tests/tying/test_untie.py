@@ -111,7 +111,7 @@ def test_both_forms_agree_when_the_tie_begins_again(x64, keep):
     np.testing.assert_array_equal(twice.params["in"]["table"].T, twice.params["out"]["table"])
     at_begin = switched(adamw(), 8, training.Phase(8, 4)).params
     # The tie begins from the leaves after 8 updates.
-    joined, _ = tying.retie_switched(at_begin, (), TIES, keep)
+    joined, _ = tying.retie_switched(optax.identity(), at_begin, (), TIES, keep)
     first, second = np.asarray(at_begin["in"]["table"]), np.asarray(at_begin["out"]["table"]).T
     expected = {"mean": (first + second) / 2, "source": first, "target": second}[keep]
     np.testing.assert_allclose(joined["in"]["table"], expected, rtol=0, atol=1e-15)
@@ -208,7 +208,7 @@ def test_zero_restarts_the_bias_correction_and_keeping_the_count_spikes(x64):
         state = optimizer.init(params)
         many = jax.tree.map(lambda leaf: jnp.full_like(leaf, 1000), state[0].count)
         state = (state[0]._replace(count=many, nu=jax.tree.map(jnp.ones_like, state[0].nu)), *state[1:])
-        state = tying.untie_switched(optimizer, params, state, TIES, policy)
+        _, state = tying.untie_switched(optimizer, params, state, TIES, policy)
         updates, _ = optimizer.update(jax.grad(loss)(params, 0), state, params)
         sizes[policy] = np.abs(np.asarray(updates["out"]["table"]))
     np.testing.assert_allclose(sizes["zero"], 1.0, rtol=1e-9)

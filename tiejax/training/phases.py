@@ -112,16 +112,14 @@ def change_ties(
     for policy, new in _rewriting(phases):
 
         def part(member: TrainState, policy: tying.Policy = policy, new: tying.New = new) -> TrainState:
-            opt_state = tying.untie_switched(optimizer, member.params, member.opt_state, ties, policy, new, member.use_states)
-            return member._replace(opt_state=opt_state)
+            return TrainState(*tying.untie_switched(optimizer, *member[:2], ties, policy, new, member.use_states), *member[2:])
 
         ending = has_ties & np.array([(phase.policy, phase.new) == (policy, new) for phase in phases])
         state = chosen(ending, [phase.end for phase in phases], jax.vmap(jax.vmap(part))(state), state)
     for keep in sorted({phase.keep for phase in phases if 0 < phase.begin < NEVER}):
 
         def join(member: TrainState, keep: tying.Keep = keep) -> TrainState:
-            params, opt_state = tying.retie_switched(member.params, member.opt_state, ties, keep)
-            return member._replace(params=params, opt_state=opt_state)
+            return TrainState(*tying.retie_switched(optimizer, *member[:2], ties, keep), *member[2:])
 
         beginning = has_ties & np.array([phase.keep == keep for phase in phases])
         state = chosen(beginning, [phase.begin for phase in phases], jax.vmap(jax.vmap(join))(state), state)

@@ -280,11 +280,11 @@ def untie_switched(
     params: PyTree,
     opt_state: PyTree,
     ties: TiesLike,
-    policy: Policy,
+    policy: Policy = "copy",
     new: New = "target",
     use_states: PyTree = None,
-) -> PyTree:
-    """Apply a policy to the optimizer state of full parameters when switched ties end; parameters do not change.
+) -> tuple[PyTree, PyTree]:
+    """Apply a policy to the optimizer state of full parameters when switched ties end.
 
     Args:
         optimizer: The optax optimizer that built `opt_state`.
@@ -296,12 +296,13 @@ def untie_switched(
         use_states: See `untie`.
 
     Returns:
-        The optimizer state after the ties.
+        The parameters, unchanged, and their optimizer state.
 
     Raises:
         TieError: See `untie`.
         ValueError: An unknown policy.
     """
+    _check_arguments("untie_switched(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties)
     _check_choice("policy", policy, POLICIES)
     _check_choice("new", new, get_args(New))
     resolved, whole = resolve_full(ties, params), trained(params, with_state(opt_state, params))
@@ -309,7 +310,7 @@ def untie_switched(
     owned = owned_leaves(opt_state, params)
     if policy != "copy":
         check_separate(opt_state, owned, resolved, params)
-    return _tree(opt_state, _replaced(optimizer, whole, opt_state, owned, resolved, policy, new, use_states))
+    return params, _tree(opt_state, _replaced(optimizer, whole, opt_state, owned, resolved, policy, new, use_states))
 
 
 def _tree(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
@@ -317,10 +318,13 @@ def _tree(tree: PyTree, leaves: Mapping[str, Any]) -> PyTree:
     return _state(leaves_by_path(tree)[0] | dict(leaves), tree)
 
 
-def retie_switched(params: PyTree, opt_state: PyTree, ties: TiesLike, keep: Keep = "mean") -> tuple[PyTree, PyTree]:
+def retie_switched(
+    optimizer: Optimizer, params: PyTree, opt_state: PyTree, ties: TiesLike, keep: Keep = "mean"
+) -> tuple[PyTree, PyTree]:
     """Make both leaves of every tie, and their optimizer states, equal when switched ties begin.
 
     Args:
+        optimizer: The optax optimizer that built `opt_state`.
         params: Full parameters.
         opt_state: The optimizer state of `params`.
         ties: Ties between leaves of `params`.
@@ -330,11 +334,15 @@ def retie_switched(params: PyTree, opt_state: PyTree, ties: TiesLike, keep: Keep
         Full parameters and their optimizer state.
 
     Raises:
-        TieError: The ties do not fit `params`, or the states of two leaves in `opt_state` cannot be joined.
+        TieError: The ties do not fit `params`; `opt_state` belongs to another optimizer or other parameters, or the states of
+            two leaves in it cannot be joined.
         ValueError: An unknown value of `keep`.
     """
+    _check_arguments("retie_switched(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties)
     _check_choice("keep", keep, get_args(Keep))
-    resolved, shapes, owned_states = resolve_full(ties, params), shapes_by_path(params), owned_leaves(opt_state, params)
+    resolved, shapes, whole = resolve_full(ties, params), shapes_by_path(params), trained(params, with_state(opt_state, params))
+    opt_state = fitted(opt_state, jax.eval_shape(optimizer.init, whole))
+    owned_states = owned_leaves(opt_state, params)
     check_separate(opt_state, owned_states, resolved, params)
     by_target, joined_trees = {tie.target: tie for tie in resolved}, []
     for tree, owned in ((params, parameter_leaves(params)), (opt_state, owned_states)):
@@ -402,7 +410,8 @@ def trained(params: PyTree, states: set[str]) -> PyTree:
 def _check_arguments(call: str, optimizer: Any, params: PyTree, opt_state: PyTree, ties: TiesLike) -> None:
     """Raise TieError if the optimizer is none, or of NNX, or the parameters and their optimizer state are swapped."""
     if any(map(_of_nnx, (optimizer, *jax.tree.leaves(opt_state, is_leaf=_of_nnx)))):
-        raise TieError(f"the optimizer is an nnx.Optimizer; write tiejax.nnx.{call.partition('(')[0]}(model, optimizer, ...)")
+        function = call.partition("(")[0].removesuffix("_switched")
+        raise TieError(f"the optimizer is an nnx.Optimizer; write tiejax.nnx.{function}(model, optimizer, ...)")
     if not isinstance(optimizer, Optimizer):
         found = f"optimizer: expected an optax optimizer, with init and update, got {type(optimizer).__name__}"
         raise TieError(f"{found}; the arguments are {call}")

@@ -10,10 +10,10 @@ import pytest
 from scipy import linalg
 from two_tables import NAMES, TOKENS, make, pair, results_of
 
-from tiejax import diagnose
 from tiejax.checkpoints.diagnose.checkpoint import COMPARED, Fact
 from tiejax.checkpoints.diagnose.verdict import agreement, verdict
 from tiejax.checkpoints.hub.families import flag_of
+from tiejax.lab import diagnose
 from tiejax.lab.studies.diagnosis import checkpoint_figures
 
 

@@ -1,4 +1,4 @@
-"""`tiejax.diagnose`: the content of results.json, nothing printed or written, and errors that name arguments."""
+"""`tiejax.lab.diagnose`: the content of results.json, nothing printed or written, and errors that name arguments."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from damage import largest, steps
 from processes import tree
 from two_tables import NAMES, TOKENS, make, pair
 
-import tiejax
+from tiejax import lab
 from tiejax.lab.runs.launch import main
 from tiejax.lab.studies.diagnosis.settings import STUDY
 
@@ -21,7 +21,7 @@ def test_checkpoint(here, launched, capsys):
     folder = make(here / "c", dict(zip(NAMES, pair(len(TOKENS)), strict=True)), tokens=TOKENS)
     (here / "t.txt").write_text("the cat sat on the cat.")
     before = tree(here)
-    results = tiejax.diagnose(folder, corpus="t.txt", sample=5, seed=3)
+    results = lab.diagnose(folder, corpus="t.txt", sample=5, seed=3)
     assert capsys.readouterr() == ("", "")
     assert tree(here) == before
     launched(STUDY, ["c", "--corpus", "t.txt", "--sample", "5", "--seed", "3", "--out", "out", "--quiet"])
@@ -30,7 +30,7 @@ def test_checkpoint(here, launched, capsys):
 
 def test_run(untying_run, launched, tmp_path, capsys):
     before = tree(untying_run)
-    results = tiejax.diagnose(untying_run)
+    results = lab.diagnose(untying_run)
     assert capsys.readouterr() == ("", "")
     assert tree(untying_run) == before
     launched(STUDY, [str(untying_run), "--out", str(tmp_path / "out"), "--quiet"])
@@ -49,7 +49,7 @@ def test_damaged_run_is_not_changed(untying_run, tmp_path, capsys):
     largest(run / "checkpoints" / str(newest)).unlink()
     before = tree(run)
     with pytest.raises(ValueError, match="has no checkpoint"):
-        tiejax.diagnose(run)
+        lab.diagnose(run)
     assert tree(run) == before
 
 
@@ -68,14 +68,14 @@ def test_errors_name_arguments(here, arguments, message):
     first, second = pair(len(TOKENS))
     make(here / "c", {NAMES[0]: first, NAMES[1]: second, "odd": first[:5]}, tokens=TOKENS)
     with pytest.raises(ValueError, match=f"^{message}"):
-        tiejax.diagnose("c", **arguments)
+        lab.diagnose("c", **arguments)
 
 
 def test_corpus_does_not_apply_to_a_run(untying_run):
     with pytest.raises(ValueError, match=r"^corpus: only applies to checkpoints in the hub's format"):
-        tiejax.diagnose(untying_run, corpus="t.txt")
+        lab.diagnose(untying_run, corpus="t.txt")
 
 
 def test_missing_folder(tmp_path):
     with pytest.raises(ValueError, match=r"none: not found"):
-        tiejax.diagnose(tmp_path / "none")
+        lab.diagnose(tmp_path / "none")

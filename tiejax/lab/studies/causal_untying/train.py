@@ -113,10 +113,9 @@ class Trainer(NamedTuple):
 
         def of_member(member: TrainState) -> TrainState:
             if arm.tied:
-                return TrainState(*tying.retie_switched(member.params, member.opt_state, [TIE], "mean"))
+                return TrainState(*tying.retie_switched(optimizer, *member[:2], [TIE], "mean"))
             policy, new = arm.change.policy, arm.change.new
-            after = tying.untie_switched(optimizer, *member[:2], [TIE], policy, new, member.use_states)
-            return TrainState(member.params, after)
+            return TrainState(*tying.untie_switched(optimizer, *member[:2], [TIE], policy, new, member.use_states))
 
         changed = jax.jit(jax.vmap(jax.vmap(of_member)))(state)
         leaves = jax.tree.leaves(changed.opt_state)

@@ -1,4 +1,4 @@
-"""The diagnosis as a function, `tiejax.diagnose`."""
+"""The diagnosis as a function, `tiejax.lab.diagnose`."""
 
 import os
 import re
