@@ -9,11 +9,12 @@ from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named
 from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, title_of
-from tiejax.checkpoints.hub.locate import candidates, shown, unknown, wrapped, wrapper_of
+from tiejax.checkpoints.hub.locate import called, candidates, shown, unknown, wrapped, wrapper_of
 from tiejax.checkpoints.rewrite.further import further_groups
 from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
+SHARED = "shared.weight"  # the one table of a tied T5
 STATUS: Mapping[Answer, int] = {"agrees": 0, "disagrees": 1, "cannot say": 2}
 
 
@@ -110,19 +111,22 @@ def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement
     """Judge by what each major version of the transformers library does; "cannot say" where they differ."""
     assert tables.architecture is not None
     level = _level(checkpoint.config)
-    judged: dict[str, Judgement] = {}
+    found: dict[str, Judgement] = {}  # by version
     for version, ties in sorted(tables.architecture.ties.items()):
         tied = tables.architecture.flags.get(version) if flag.tied is None else flag.tied
         if tied is None and ties == "by flag":
             return _cannot_say("the configuration does not say whether they are tied")
         effective = _effective(tables, ties, tied)
-        judged[version] = _by_relation(tables, effective, level)
-        if effective and judged[version].answer == "agrees":
-            judged[version] = _by_further_tensors(checkpoint, tables, level) or judged[version]
-    if len({judgement.answer for judgement in judged.values()}) > 1:
-        said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in judged.items())
+        found[version] = _by_relation(tables, effective, level)
+        if effective and found[version].answer == "agrees":
+            found[version] = _by_further_tensors(checkpoint, tables, level) or found[version]
+    last, answers = list(found.values())[-1], {judgement.answer for judgement in found.values()}
+    said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in found.items())
+    if len(answers) > 1:
         return _cannot_say(f"versions of the transformers library differ: {said}")
-    return list(judged.values())[-1]
+    if last.answer == "disagrees" and len({judgement.reason for judgement in found.values()}) > 1:
+        return last._replace(reason=said)
+    return last
 
 
 def _effective(tables: Stored, ties: Ties, tied: bool | None) -> bool:
@@ -189,6 +193,8 @@ def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
     if tied and relation in ("differ", "scaled", "shapes") and not never:
         lines.append("transformers 4 replaces the output table by the input table; transformers 5 keeps both, with a warning.")
         lines.append("Inference engines that read only the flag load one table.")
+        if SHARED in tables.architecture.kept and tables.input is not None and not called(tables.input.name, SHARED):
+            lines.append(f"{SHARED} is not stored: transformers 4.50 uses the output table in its place, for the input too.")
     if relation == "one" and (tied is False or never):
         lines.append(
             "transformers initialises a new output table at random, with a warning; inference engines do the same or fail."

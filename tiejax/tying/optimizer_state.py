@@ -249,10 +249,11 @@ def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, s
     origin = tie.target if back else tie.source
     leaf = leaves.get(to.path(origin))
     if leaf is None:
+        instead = "tie with retie(..., keep='source')" if back else "untie with policy='split'"
         raise TieError(
             f"{tie}: the optimizer state has no {to.path(origin)}, which corresponds to {to.path()}: the optimizer treats the "
-            "two leaves differently, as optax.multi_transform does with two labels; give both one label, or untie with "
-            f"policy='split', or tie with retie(..., keep='source'), or {RESTART}"
+            "two leaves differently, as optax.multi_transform does with two labels; give both one label, or "
+            f"{instead}, or {RESTART}"
         )
     by = state_tie(tie) if to.classes else tie
     if by is None and is_lost(tie, to, like if back else leaf):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from hub_checkpoints import checkpoint, values
+from processes import tree
 
 from tiejax.lab.commands import check as command
 from tiejax.lab.settings.command_line import BadInput
@@ -40,6 +41,26 @@ def test_json(tmp_path, capsys):
     assert command.main([str(bad), "--json"]) == 1
     (one,) = json.loads(capsys.readouterr().out)["checkpoints"]
     assert (one["answer"], one["family"], len(one["follows"])) == ("disagrees", "Llama", 2)
+
+
+def test_repaired_copy(tmp_path, capsys):
+    bad = checkpoint(tmp_path / "bad", TWO, {"model_type": "llama", "tie_word_embeddings": True})
+    before = tree(bad)
+    status, lines = run(["--fix", tmp_path / "out", bad], capsys)
+    assert (status, lines[0]) == (0, f"repaired: {tmp_path / 'out'}")
+    assert run([tmp_path / "out"], capsys)[0] == 0
+    status, lines = run(["--fix", tmp_path / "again", tmp_path / "out"], capsys)
+    assert (status, lines) == (0, [f"{tmp_path / 'out'}: nothing to repair; no copy was written"])
+    status, lines = run(["--fix", tmp_path / "json", bad, "--json"], capsys)
+    assert json.loads("".join(lines))["changes"] == ["`tie_word_embeddings` is false at every level."]
+    assert not (tmp_path / "again").exists()
+    assert tree(bad) == before
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_one_checkpoint_is_repaired(tmp_path, number):
+    with pytest.raises(BadInput, match=f"--fix: expected a new folder and one checkpoint, got {number}"):
+        command.main(["--fix", str(tmp_path / "out"), *["x"] * number])
 
 
 def test_no_folder_is_refused():

@@ -126,7 +126,9 @@ def arguments(here):
     damaged = {name: [here / f"{name}-without-{part}" for part in parts] for name in ("tied", "untied")}
     runs = [*unread, here / "run"]
     found = {
-        "check": [[path] for path in (*unread, *(damaged["tied"][place] for place in (0, 1, 5)))],
+        "check": [[path] for path in (*unread, *(damaged["tied"][place] for place in (0, 1, 5)))]
+        + [["--fix", "out", path] for path in (*unread, *(damaged["tied"][place] for place in (0, 1, 5)))]
+        + [["--fix", path, tied] for path in written],
         "tie": [[untied, path, "--force"] for path in written]
         + [[path, "out", "--force"] for path in (*unread, *damaged["untied"])]
         + [[untied, "--hidden", path] for path in unread]

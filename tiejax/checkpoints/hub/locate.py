@@ -76,8 +76,8 @@ def wrapper_of(name: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def plain_names(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the names of a file, by the names without parts of wrappers."""
-    return {plain(name): name for name in names}
+    """Return the names of a file, by the names without parts of wrappers; of two, the one that has none."""
+    return {plain(name): name for name in names} | {name: name for name in names if plain(name) == name}
 
 
 @functools.lru_cache(maxsize=8)
@@ -109,10 +109,9 @@ def form_of(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> s
         for rest, name in rests.items():
             if match := re.fullmatch(pattern, rest):
                 return f"{words.format(*match.groups())} ({name})"
-    name = rests.get("weight")
-    if name is not None and (checkpoint.tensors[name].dtype not in DTYPES or len(checkpoint.tensors[name].shape) != 2):
-        dtype, shape = checkpoint.tensors[name].dtype, list(checkpoint.tensors[name].shape)
-        return f"as {dtype}{'' if len(shape) == 2 else f' of the shape {shape}'} ({name})"
+    weight = checkpoint.tensors[rests["weight"]] if "weight" in rests else None
+    if weight is not None and (weight.dtype not in DTYPES or len(weight.shape) != 2):
+        return f"as {weight.dtype}{'' if len(weight.shape) == 2 else f' of the shape {list(weight.shape)}'} ({weight.name})"
     return None
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from tiejax.checkpoints.hub.architectures import Architecture
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
+from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.locate import stored_under
 from tiejax.checkpoints.rewrite.stored import equal
 
@@ -28,6 +29,27 @@ def further_groups(checkpoint: Checkpoint, architecture: Architecture, table: Te
     further = [tensor for tensor in _stored(checkpoint, architecture, table, copies) if tensor.name != table.name]
     others = [_stored(checkpoint, architecture, table, names) for names in architecture.more]
     return [Group(tuple(tensors)) for tensors in ([table, *further], *others) if len(tensors) > 1]
+
+
+def further_copies(checkpoint: Checkpoint, architecture: Architecture, table: Tensor, output: Tensor | None) -> tuple[str, ...]:
+    """Return the names of further copies of one tensor, of which the library stores only the first if the tables are tied.
+
+    table: the input table. output: the output table, whose bias is no such copy. Raises CheckpointError if tensors differ that
+    the flag makes one.
+    """
+    bias = output.name.removesuffix("weight") + "bias" if output else None
+    copies: list[str] = []
+    for group in further_groups(checkpoint, architecture, table):
+        names = [tensor.name for tensor in group.tensors]
+        if bias in names:
+            continue
+        if odd := group.odd():
+            raise CheckpointError(
+                f"{checkpoint.folder}: cannot be tied: {odd.name} differs from {names[0]}, and a flag that says tied "
+                "makes them one tensor"
+            )
+        copies += names[1:]
+    return tuple(copies)
 
 
 def _stored(checkpoint: Checkpoint, architecture: Architecture, table: Tensor, names: Sequence[str]) -> list[Tensor]:

@@ -12,7 +12,7 @@ from tiejax.checkpoints.hub.families import FLAG, title_of, with_flag
 from tiejax.checkpoints.hub.locate import unknown
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 from tiejax.checkpoints.rewrite.card import section
-from tiejax.checkpoints.rewrite.further import further_groups
+from tiejax.checkpoints.rewrite.further import further_copies
 from tiejax.checkpoints.rewrite.last_norm import last_norm
 from tiejax.checkpoints.rewrite.one_table import Keep, OneTable, blocks, one_table
 from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, part_of, rewrite
@@ -75,7 +75,7 @@ def plan(folder: Path, out: Path | None, keep: Keep, text: str | None, hidden: s
     pair = _open_pair(folder, keep)
     if out is not None:
         check_new(pair.checkpoint, out)
-    copies = _copies(pair)
+    copies = further_copies(pair.checkpoint, pair.architecture, pair.input, pair.output)
     table = one_table(HubTable(pair.input), HubTable(pair.output), keep)
     if table.scale is not None and pair.norm is not None:
         table = table._replace(scale=pair.norm.storable(table.scale))
@@ -170,23 +170,3 @@ def _biases(pair: Pair) -> tuple[list[Part], list[str]]:
     if not output.endswith(".decoder.weight") or own not in tensors or shared not in tensors:
         return [], []
     return [copy_of(tensors[own], shared)], [own]
-
-
-def _copies(pair: Pair) -> tuple[str, ...]:
-    """Return the names of further copies of one tensor, of which the library stores only the first if the tables are tied.
-
-    Raises CheckpointError if tensors differ that the flag makes one. The bias of the logits may: see `_biases`.
-    """
-    bias = pair.output.name.removesuffix("weight") + "bias"
-    copies: list[str] = []
-    for group in further_groups(pair.checkpoint, pair.architecture, pair.input):
-        names = [tensor.name for tensor in group.tensors]
-        if bias in names:
-            continue
-        if odd := group.odd():
-            raise CheckpointError(
-                f"{pair.checkpoint.folder}: cannot be tied: {odd.name} differs from {names[0]}, and a flag that says tied "
-                "makes them one tensor"
-            )
-        copies += names[1:]
-    return tuple(copies)

@@ -51,7 +51,9 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
     if relation == "headless":
         raise CheckpointError(f"{folder}: cannot be untied: its architecture predicts no tokens")
     if relation not in ("one", "equal"):
-        raise CheckpointError(f"{folder}: is not tied: it has {tables.words}")
+        set_false = relation in ("differ", "scaled", "shapes") and flag_of(checkpoint.config).tied
+        fix = f"; set {FLAG} to false in config.json, as `tiejax check --fix` does" if set_false else ""
+        raise CheckpointError(f"{folder}: is not tied: it has {tables.words}{fix}")
     if always := [version for version, ties in sorted(architecture.ties.items()) if ties == "always"]:
         raise CheckpointError(
             f"{folder}: cannot be untied: version {' and '.join(always)} of the transformers library ties "
