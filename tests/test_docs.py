@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
+from flax import linen as nn
 
+import tiejax
 from tiejax.lab import Ensemble
 
 ROOT = Path(__file__).parents[1]
@@ -40,6 +44,32 @@ def test_the_code_of_the_guide_runs():
     fields = {field.name for field in dataclasses.fields(Ensemble)}
     assert set(names["ensemble"]) <= fields
     assert names["ensemble"]["arm_ties"].shape == (4, 1)
+
+
+def linen(target):
+    inputs, layers = jnp.arange(4.0), nn.Sequential([nn.Dense(4, bias_init=nn.initializers.ones), nn.Dense(4)])
+    params = layers.init(jax.random.key(0), inputs)
+    without = nn.Sequential([nn.Dense(4), nn.Dense(4, use_bias=False)])
+    stored = tiejax.store(params, tiejax.Tie(f"params/layers_0/{target}", f"params/layers_1/{target}"))
+    return lambda: layers.apply(stored, inputs), lambda: without.apply(stored, inputs)
+
+
+def equinox(target):
+    eqx = pytest.importorskip("equinox")
+    inputs, layers = jnp.arange(4.0), [eqx.nn.Linear(4, 4, key=jax.random.key(key)) for key in (0, 1)]
+    target = {"kernel": "weight"}.get(target, target)
+    stored = tiejax.store(layers, tiejax.Tie(f"0/{target}", f"1/{target}"))
+    return lambda: stored[1](stored[0](inputs)), lambda: stored[1].weight @ stored[0](inputs)
+
+
+@pytest.mark.parametrize("library", [linen, pytest.param(equinox, marks=pytest.mark.parity)])
+def test_a_model_given_stored_parameters_fails_or_runs_without_a_bias(library):
+    """As the guide says."""
+    applied, without_bias = library("bias")
+    np.testing.assert_allclose(applied(), without_bias(), rtol=1e-6)
+    applied, _ = library("kernel")
+    with pytest.raises((TypeError, AssertionError)):
+        applied()
 
 
 def test_the_first_code_of_the_readme_runs_as_it_is_pasted(capsys):
