@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from flax import linen as nn
 
 import tiejax
+from tiejax import lab
 from tiejax.lab import Ensemble
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +72,17 @@ def test_a_model_given_stored_parameters_fails_or_runs_without_a_bias(library):
     applied, _ = library("kernel")
     with pytest.raises((TypeError, AssertionError)):
         applied()
+
+
+def test_the_reference_is_current_and_has_every_public_name():
+    """`python docs/write_reference.py` updates it."""
+    writer = runpy.run_path(str(ROOT / "docs" / "write_reference.py"))
+    page = writer["PAGE"].read_text()
+    assert page == writer["written"](page)
+    names = {f"{module.__name__}.{name}" for module in (tiejax, lab) for name in module.__all__}
+    assert names - {"tiejax.__version__"} <= set(re.findall(r"^### (\S+)$", page, re.MULTILINE))
+    for name in ("Args:", "Returns:", "Yields:", "Raises:", "Examples:"):
+        assert f"\n{name}\n" not in page
 
 
 def test_the_first_code_of_the_readme_runs_as_it_is_pasted(capsys):

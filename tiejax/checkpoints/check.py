@@ -47,7 +47,8 @@ class Checked(NamedTuple):
 def check_folder(folder: Path | str) -> Checked:
     """Check a checkpoint as `check` does; if it cannot be read, the answer is "cannot say".
 
-    folder: its folder, or its id on the Hugging Face hub, of which only the shards with tables are downloaded.
+    Args:
+        folder: Its folder, or its id on the Hugging Face hub, of which only the shards with tables are downloaded.
     """
     name = str(folder)
     try:

@@ -42,8 +42,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Return AdamW, or Adam with L2 regularisation, as in torch.
 
-    adamw: p -= lr (m / (sqrt(v) + eps) + weight_decay p), with bias-corrected moments m, v of the gradient g
-    adam:  p -= lr m / (sqrt(v) + eps),                    with bias-corrected moments m, v of g + weight_decay p
+    * `adamw`: p -= lr (m / (sqrt(v) + eps) + weight_decay p), with bias-corrected moments m, v of the gradient g
+    * `adam`: p -= lr m / (sqrt(v) + eps), with bias-corrected moments m, v of g + weight_decay p
 
     Args:
         kind: name of the optimizer.

@@ -33,8 +33,8 @@ class Tie:
         source: Path of the leaf that is stored, or a pattern.
         target: Path of the leaf that reads it, or a pattern.
         transform: How the target transforms the source's array: `"identity"`; `"transpose"` of the last two axes; `Cast`,
-            `Scale`, `Reshape` or `Slice` (in `tiejax.tying`); a pair of functions `(forward, inverse)`, see
-            `tiejax.tying.Functions`; or a list of transforms, applied in order.
+            `Scale`, `Reshape` or `Slice`; a pair of functions `(forward, inverse)`, see `Functions`; or a list of transforms,
+            applied in order.
         gradient: Which uses train the array: `"all"`, the sum over both; `"owner"`, the source's use alone; or two weights
             `(a, b)`, numbers or arrays that broadcast to the source's shape: the array receives a times the gradient of the
             source's use plus b times the (transformed back) gradient of the target's use. `"all"` is (1, 1) and `"owner"` is
