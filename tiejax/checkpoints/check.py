@@ -48,11 +48,12 @@ def check_folder(folder: Path | str) -> Checked:
     """Check a checkpoint as `check` does; if it cannot be read, the answer is "cannot say".
 
     Args:
-        folder: Its folder, or its id on the Hugging Face hub, of which only the shards with tables are downloaded.
+        folder: Its folder, or its id on the Hugging Face hub, of which only the shards with tables and the headers of the
+            others are downloaded.
     """
     name = str(folder)
     try:
-        checked = check(open_with_tables(folder))
+        checked = check(open_with_tables(folder, headers=True))
         return checked._replace(folder=name) if isinstance(folder, str) and is_id(folder) else checked
     except CheckpointError as error:
         return Checked(name, None, "cannot say", "", "", str(error))

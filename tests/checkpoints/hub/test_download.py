@@ -61,6 +61,27 @@ def test_check_downloads_the_tables_only(hub, tmp_path):
     assert again.returncode in (0, 2)
 
 
+def test_head_that_the_index_omits_is_found_by_headers(hub, tmp_path):
+    folder, environment, asked = hub
+    index = json.loads((folder / INDEX).read_text())
+    del index["weight_map"][HEAD]
+    save_file({HEAD: values(seed=1), "x": values()}, folder / "b.safetensors")
+    (folder / INDEX).write_text(json.dumps(index | {"weight_map": index["weight_map"] | {"x": "b.safetensors"}}))
+    ended = tiejax(environment, "check", ID, "--json", cwd=tmp_path)
+    (one,) = json.loads(ended.stdout)["checkpoints"]
+    assert (ended.returncode, one["answer"], one["stored"]) == (1, "disagrees", "two different tables")
+    assert one["reason"].startswith(f"{INDEX} omits {HEAD}")
+    assert "c.safetensors" not in asked
+
+
+def test_single_file_is_preferred_to_shards(hub, tmp_path):
+    folder, environment, asked = hub
+    save_file({EMBED: values(), HEAD: values()}, folder / "model.safetensors")
+    ended = tiejax(environment, "check", ID, "--json", cwd=tmp_path)
+    assert json.loads(ended.stdout)["checkpoints"][0]["stored"] == "two equal tables"
+    assert shards(asked) == ["model.safetensors"]
+
+
 def test_tie_writes_a_model_card(hub, tmp_path):
     _, environment, asked = hub
     ended = tiejax(environment, "tie", ID, "tied", "--keep", "input", "--force", cwd=tmp_path)
@@ -156,6 +177,7 @@ def test_diagnose_without_a_network_counts_by_the_index(served, tmp_path, stated
     (folder / INDEX).write_text(json.dumps(index))
     tiejax(environment, "check", ID, cwd=tmp_path)
     handler.asked.clear()
+    handler.ranges.clear()
     found, page = diagnosed(environment | {"HF_HUB_OFFLINE": "1"}, tmp_path, "found")
     assert (handler.asked, handler.ranges) == ([], [])
     assert found["parameters"] == stated

@@ -15,6 +15,7 @@ from tiejax.checkpoints.check import check_folder  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, WEIGHTS, open_checkpoint  # noqa: E402
 from tiejax.checkpoints.rewrite.fix import fix  # noqa: E402
 from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
+from tiejax.checkpoints.rewrite.untie import untie  # noqa: E402
 
 pytestmark = pytest.mark.parity
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -131,3 +132,17 @@ def test_repaired_copy(tmp_path, kind, damages):
 def test_sound_checkpoint_is_not_copied(tmp_path, kind, tied):
     assert fix(saved(kind, tied, tmp_path / "c"), tmp_path / "out") == ()
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert", "bart", "gpt2"])
+def test_the_library_logs_nothing_about_copies(tmp_path, caplog, kind):
+    """Its warnings about tables that are tied, missing or unexpected; those of loading a damaged checkpoint are seen."""
+    untie(saved(kind, True, tmp_path / "tied"), tmp_path / "untied")
+    files = Files(kind, False, tmp_path / "c")
+    flag(files)
+    files.write(tmp_path / "damaged")
+    fix(tmp_path / "damaged", tmp_path / "fixed")
+    for name, logged in (("untied", False), ("fixed", False), ("damaged", True)):
+        caplog.clear()
+        loaded(tmp_path / name)
+        assert any(record.name.startswith("transformers") for record in caplog.records) == logged, caplog.text

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import glob
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,12 @@ def open_with_tables(name: str | Path, tables: Sequence[str] = (), headers: bool
     if isinstance(name, Path) or not is_id(name):
         return open_checkpoint(_folder(name))
     folder = _folder_of_tables(name, tables, headers)
-    return open_checkpoint(folder, lambda files: _headers(name, folder, files) if headers else {})
+    checkpoint = open_checkpoint(folder, lambda files: _headers(name, folder, files) if headers else {})
+    architecture = architecture_of(checkpoint.config)
+    places = {tensor.name: tensor.file.name for tensor in checkpoint.tensors.values() if not tensor.file.exists()}
+    if architecture and (unlisted := shards_of_tables(architecture, places)):  # tables that the index omits
+        _download(name, unlisted)
+    return checkpoint
 
 
 def _folder(name: str | Path) -> Path:
@@ -81,9 +86,9 @@ def _folder(name: str | Path) -> Path:
 
 
 def _folder_of_tables(name: str, tables: Sequence[str], headers: bool) -> Path:
-    folder = _snapshot(name, SMALL)
-    if not (folder / INDEX).exists():
-        return _snapshot(name, (*SMALL, WEIGHTS))
+    folder = _snapshot(name, (*SMALL, WEIGHTS))
+    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():  # loaders prefer the single file
+        return folder
     config, index = (read_json(folder / file) for file in (CONFIG, INDEX))
     architecture, places = architecture_of(config), index.get("weight_map")
     if not isinstance(places, dict):
@@ -92,7 +97,11 @@ def _folder_of_tables(name: str, tables: Sequence[str], headers: bool) -> Path:
         raise CheckpointError(f"{name}: its architecture is not known; download the whole checkpoint and name its folder")
     wanted = set(shards_of_tables(architecture, places) if architecture else ())
     wanted |= {str(places[table]) for table in tables if table in places}
-    wanted = set(filter(is_name, wanted))  # other entries are an error when it is opened
+    return _download(name, set(filter(is_name, wanted)))  # other entries are an error when it is opened
+
+
+def _download(name: str, wanted: Collection[str]) -> Path:
+    """Download files that hold a table; return the snapshot's folder. Raises CheckpointError."""
     folder = _snapshot(name, (*SMALL, *sorted(map(glob.escape, wanted))))
     if lacking := sorted(file for file in wanted if not (folder / file).exists()):
         raise CheckpointError(f"{name}: {lacking[0]}, which holds a table, is neither in the cache nor could be downloaded")
