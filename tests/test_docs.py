@@ -36,10 +36,9 @@ def test_the_code_of_the_guide_runs():
             np.testing.assert_allclose(grads["encoder"]["kernel"], both, rtol=1e-5, atol=1e-7)
             assert grads["decoder"]["kernel"] is None
         if "def step(" in block:
-            after, _ = names["step"](names["params"], names["opt_state"], names["batch"], True)
+            after = names["full"]
             np.testing.assert_array_equal(after["encoder"]["kernel"].T, after["decoder"]["kernel"])
-            names["stored"], names["opt_state"] = names["store"](after, names["ties"]), None
-            names["opt_state"] = names["optimizer"].init(names["stored"])
+            assert np.abs(after["encoder"]["kernel"] - params["encoder"]["kernel"]).max() > 1e-4
     assert names["owner"].tolist() == [0, 1, 2] * 4
     assert names["reads"].tolist() == [0, 1, 2] * 4
     assert names["after"][4] == 4
