@@ -38,6 +38,18 @@ def test_every_public_name_can_be_imported():
         assert getattr(tiejax, name) is not None
 
 
+def test_a_function_is_not_hidden_by_the_module_of_its_name():
+    """As `tiejax.tying.untie`, whose module is loaded by the name at the top first."""
+    code = """
+from tiejax import *
+from tiejax import tying
+modules = {name for name in tying.__all__ if type(getattr(tying, name)) is type(tying)}
+assert not modules, modules
+"""
+    ended = run_python(code)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(("module", "name"), FORMER)
 def test_former_names_give_the_same_object_and_one_warning(module, name):
     """In a separate process each, since a module is imported once."""
