@@ -19,6 +19,7 @@ from tiejax.checkpoints.check import check_folder  # noqa: E402
 from tiejax.checkpoints.hub.architectures import known  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import INDEX, WEIGHTS, open_checkpoint  # noqa: E402
 from tiejax.checkpoints.hub.errors import CheckpointError  # noqa: E402
+from tiejax.checkpoints.rewrite.fix import fix  # noqa: E402
 from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
 from tiejax.checkpoints.rewrite.tie import tie  # noqa: E402
 from tiejax.checkpoints.rewrite.untie import untie  # noqa: E402
@@ -126,6 +127,25 @@ def test_untied_copy_has_the_names_that_the_library_writes(models, tmp_path):
     assert (one.answer, one.stored) == ("agrees", "two equal tables"), one
     assert names_in(tmp_path / "untied") == names_in(other)
     assert tied.tied
+
+
+def test_repaired_copies_have_the_names_that_the_library_writes(models, tmp_path):
+    """A lone output table, or a copy, under a prefix; and a flag that says tied although two tables are stored."""
+    (_, tied), (_, untied) = models[True], models[False]
+    if not by_flag(models):
+        return
+    assert fix(tied, tmp_path / "out") == fix(untied, tmp_path / "out") == ()
+    shared, head = stored_tables(open_checkpoint(tied)).input.name, stored_tables(open_checkpoint(untied)).output.name
+    tensors, copy = load_file(tied / WEIGHTS), with_flag(tied, True, tmp_path / "c")
+    alone = {head if name == shared else name: tensor for name, tensor in tensors.items()}
+    for number, damaged in enumerate((alone, tensors | {head: tensors[shared].clone()})):
+        save_file({f"module.{name}": tensor for name, tensor in damaged.items()}, copy / WEIGHTS)
+        fix(copy, tmp_path / str(number))
+        assert names_in(tmp_path / str(number)) == names_in(tied)
+        assert check_folder(tmp_path / str(number)).answer == "agrees"
+    fix(with_flag(untied, True, tmp_path / "two"), tmp_path / "flag")
+    assert names_in(tmp_path / "flag") == names_in(untied)
+    assert check_folder(tmp_path / "flag").answer == "agrees"
 
 
 def test_data_is_that_of_the_installed_version(models, tmp_path):

@@ -183,7 +183,7 @@ def _cannot_say(reason: str) -> Judgement:
 def _rename(tables: Stored) -> str:
     assert tables.output is not None
     assert tables.architecture is not None
-    return f"rename {tables.output.name} to that of the input table ({tables.architecture.input[0]})"
+    return f"rename {tables.output.name} to that of the input table ({tables.architecture.shared})"
 
 
 def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:

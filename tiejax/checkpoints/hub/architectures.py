@@ -52,6 +52,11 @@ class Architecture(NamedTuple):
         return next(iter(self.flags.values())) if len(set(self.flags.values())) == 1 else None
 
     @property
+    def shared(self) -> str:
+        """The name under which the library stores the one table of a tied model."""
+        return (*self.kept, *self.input)[0]
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """The names of all tensors that are one if the two tables are one."""
         further = (name for names in self.more for name in names)

@@ -75,7 +75,7 @@ def plan(checkpoint: Checkpoint) -> Repair:
         changes.append(f"Prefixes of wrappers were removed from the names of {len(renamed):,} tensors.")
     if alone is not None:
         assert tables.architecture is not None
-        renamed[alone.name] = plain(stored_under(checkpoint, tables.architecture, alone, tables.architecture.input[0]))
+        renamed[alone.name] = plain(stored_under(checkpoint, tables.architecture, alone, tables.architecture.shared))
         changes.append(f"The shared table `{alone.name}` was renamed to `{renamed[alone.name]}`.")
     names = Counter(renamed.get(name, name) for name in checkpoint.tensors if name not in left_out)
     if twice := [name for name, number in names.items() if number > 1]:
