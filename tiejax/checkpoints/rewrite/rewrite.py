@@ -58,7 +58,7 @@ def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
     """
     new_folder.check_new(out)
     if checkpoint.twice:
-        raise CheckpointError(f"{checkpoint.folder}: {checkpoint.twice}; move the other elsewhere first")
+        raise CheckpointError(f"{checkpoint.folder}: {checkpoint.twice}; keep one of the two")
     if within(out, checkpoint.folder):
         raise CheckpointError(f"{out}: lies in {checkpoint.folder}, which is only read; name a folder outside it")
     return entries(checkpoint.folder)

@@ -1,5 +1,6 @@
 """The embedding tables that a checkpoint stores, and the relation between the two."""
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -191,15 +192,21 @@ def extent_of(tensor: Tensor) -> tuple[int, int]:
 
 
 def header_of(file: Path) -> tuple[dict[str, Any], int]:
-    """Return the header of a safetensors file, and the offset of the tensors' bytes."""
+    """Return the header of a safetensors file, which is not to be changed, and the offset of the tensors' bytes."""
     try:
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
-            if length > MOST_HEADER_BYTES:  # safetensors refuses a longer header, but accepted this file before
-                raise CheckpointError(f"{file}: was changed while it was read; start again")
-            return json.loads(opened.read(length)), LENGTH_BYTES + length
+        found = file.stat()
+        return _parsed(file, found.st_mtime_ns, found.st_size)
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+@functools.lru_cache(maxsize=2)  # since the extent of each tensor of a file is looked up in its header
+def _parsed(file: Path, _changed: int, _size: int) -> tuple[dict[str, Any], int]:
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+        if length > MOST_HEADER_BYTES:  # safetensors refuses a longer header, but accepted this file before
+            raise CheckpointError(f"{file}: was changed while it was read; start again")
+        return json.loads(opened.read(length)), LENGTH_BYTES + length
 
 
 def _scale(first: HubTable, second: HubTable) -> float | None:
