@@ -95,6 +95,17 @@ def test_versions_of_the_library_that_differ(tmp_path):
     assert "in version 5: stored as the configuration says" in one.reason
 
 
+def test_t5_without_its_shared_table(tmp_path):
+    """Version 4 by the flag, version 5 always; 4.50 uses the output table for all, as seen by loading."""
+    alone = check_tensors(tmp_path, ALONE, False, model_type="t5")
+    assert (alone.answer, alone.edit) == ("disagrees", "rename lm_head.weight to that of the input table (shared.weight)")
+    assert alone.reason.startswith("in version 4: the input table is missing; in version 5: the shared table is stored under")
+    sides = {f"{side}.embed_tokens.weight": values() for side in ("encoder", "decoder")}
+    for shared, said in (({}, True), ({"shared.weight": values()}, False)):
+        one = check_tensors(tmp_path, sides | shared | {HEAD: values(seed=1)}, True, model_type="t5")
+        assert any(line.startswith("shared.weight is not stored: transformers 4.50") for line in one.follows) == said
+
+
 def test_table_stored_under_the_name_of_the_output_table(tmp_path):
     """The library stores the one table of a tied OpenAI GPT with two heads as its head."""
     config = {"architectures": ["OpenAIGPTDoubleHeadsModel"]}

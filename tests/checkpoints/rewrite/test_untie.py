@@ -82,7 +82,11 @@ def test_flag_is_set_at_both_levels(tmp_path):
 @pytest.mark.parametrize(
     ("tensors", "config", "words"),
     [
-        ({EMBED: values(), HEAD: values(seed=1)}, TIED, "is not tied: it has two different tables"),
+        (
+            {EMBED: values(), HEAD: values(seed=1)},
+            TIED,
+            "is not tied: it has two different tables; set tie_word_embeddings to false",
+        ),
         ({EMBED: values()}, {"model_type": "new"}, "cannot be untied: the model_type 'new' is not known"),
         ({"shared.weight": values()}, {"model_type": "t5"}, "cannot be untied: version 5 of the transformers library ties T5"),
         ({EMBED: values()}, TIED | {"architectures": ["LlamaModel"]}, "cannot be untied: its architecture predicts no tokens"),
