@@ -25,6 +25,11 @@ def merged(versions: Sequence[Sequence[Row]]) -> dict[str, Any]:
         for name in heads.keys() & classes.keys():  # a version of the library without the head
             del classes[name]
     found = {name: {field: value for field, value in row.items() if value} for name, row in heads.items()}
+    for row in found.values():
+        if separate := {major: names for major, names in row.get("separate", {}).items() if names}:
+            row["separate"] = separate
+        else:
+            row.pop("separate", None)
     return {"versions": [rows[0]["version"] for rows in versions], "heads": found, "headless": headless}
 
 
@@ -51,7 +56,8 @@ def in_page(page: str, section: str) -> str:
 
 def _empty(row: Row) -> dict[str, Any]:
     lists: dict[str, Any] = {field: [] for field in ("input", "output", "inner", "kept", "more")}
-    return {"type": row["type"], "prefix": row["prefix"], "by_text": False, "ties": {}, "flags": {}, **lists}
+    maps: dict[str, Any] = {field: {} for field in ("ties", "flag", "separate", "settings")}
+    return {"type": row["type"], "prefix": row["prefix"], "scaled": False, "unlike": False, **maps, **lists}
 
 
 def _add(found: dict[str, Any], row: Row) -> None:
@@ -59,21 +65,25 @@ def _add(found: dict[str, Any], row: Row) -> None:
     major = row["version"].split(".")[0]
     tied, untied = row["true"], row["false"]
     outputs = [*([] if row["tied"]["false"] else untied["output_in_file"]), *untied["output"]]
-    kept = tied["input_in_file"] if row["tied"]["true"] else []
+    kept = tied["output_in_file"] if row["tied"]["true"] else []
     # Names in memory that the file spells in another way say nothing about further tables in the file.
     known = bool(kept) and set(kept) <= set(tied["shared"])
     inner = [name for name in tied["shared"] if name not in {*outputs, *kept}] if known else []
-    inputs = [*untied["input_in_file"], *untied["input"], *tied["input_in_file"], *inner]
-    inputs = [name for name in inputs if name not in outputs]
+    own = [*untied["input_in_file"], *untied["input"], *tied["input_in_file"]]
+    if row["tied"]["true"] and not set(tied["input"]) & set(tied["shared"]):
+        own = [*kept, *tied["shared"]]  # the head reads another table than the first one, such as the decoder's
+    inputs = [name for name in [*own, *inner] if name not in outputs]
     found["output"] = _distinct([*found["output"], *outputs])
     found["inner"] = _distinct([*found["inner"], *inner])
     found["input"] = _distinct([*found["input"], *inputs])
     found["kept"] = _distinct([*found["kept"], *kept])
     found["more"] += [group for group in row.get("more", []) if group not in found["more"]]
-    found["by_text"] = found["by_text"] or _by_part(row)
+    found["scaled"], found["unlike"] = found["scaled"] or row["scaled"], found["unlike"] or row["unlike"]
+    found["settings"] |= row["settings"]
+    one = {*row["one_if_untied"], *untied["input"], *outputs}
+    found["separate"].setdefault(major, [name for name in tied["shared"] if name not in one])
     found["ties"].setdefault(major, {(True, False): "by flag", (True, True): "always"}.get(_flags(row), "never"))
-    if isinstance(row["default"][0], bool):
-        found["flags"].setdefault(major, row["default"][0])
+    found["flag"].setdefault(major, row["flag"])
 
 
 def _doubtful(row: Row) -> bool:
@@ -84,7 +94,7 @@ def _doubtful(row: Row) -> bool:
     whose names differ in the file (T5Gemma2), those in the file are unknown.
     """
     shared = row["true"]["shared"]
-    if row["tied"]["true"] and len(shared) > 2 and not set(row["true"]["input_in_file"]) <= set(shared):
+    if row["tied"]["true"] and len(shared) > 2 and not set(row["true"]["output_in_file"]) <= set(shared):
         return True
     own = row["levels"][0].removesuffix("Config")
     others = _by_part(row) and not all(name.startswith(own) for name in _deciding(row))

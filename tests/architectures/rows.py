@@ -1,10 +1,19 @@
 """What the transformers library does with the tables of one architecture, by building and saving it."""
 
+import contextlib
+import inspect
+import itertools
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from architectures.small_models import FLAG, build, groups, parts_of, save
-from transformers import PreTrainedModel
+from architectures.small_models import FLAG, Model, build, groups, has_head, parts_of, save, small_config
+from transformers import PretrainedConfig, PreTrainedModel
+
+TEXT = "text_config"
+STATES = (None, True, False)  # of the flag at one level of a config.json; None if it is absent
+OTHERS = re.compile(r"(share|tie|tied|legacy)")  # settings that may say which tables are one
 
 
 def row_of(kind: type[PreTrainedModel], folder: Path) -> dict[str, Any]:
@@ -20,9 +29,10 @@ def _found(kind: type[PreTrainedModel], folder: Path) -> dict[str, Any]:
     tied = build(kind, True)
     if tied.input is None:
         return {"tokens": False}
-    if tied.output is None:
-        return {"tokens": True, "head": False, "input": tied.names(tied.input)}
     untied = build(kind, False)
+    if tied.output is None:
+        alone = not has_head(tied) and groups(tied) == groups(untied)  # nothing that the flag could tie
+        return {"tokens": True, "head": False if alone else None, "input": tied.names(tied.input)}
     row: dict[str, Any] = {"tokens": True, "head": True, "tied": {}}
     for flag, model in (("true", tied), ("false", untied)):
         row["tied"][flag] = model.tied
@@ -34,10 +44,14 @@ def _found(kind: type[PreTrainedModel], folder: Path) -> dict[str, Any]:
             "input_in_file": in_file["input"],
             "output_in_file": in_file["output"],
         }
+    row["one_if_untied"] = next((group for group in groups(untied) if set(group) & set(untied.names(untied.input))), [])
+    row["flag"] = "".join(_decisions(kind))
+    row["scaled"] = _uses_flag(kind)
+    row["unlike"] = untied.input.weight.shape != untied.output.weight.shape
+    row["settings"] = dict(_settings(kind, tied))
     kept = groups(untied)
     row["more"] = [group for group in groups(tied) if group not in kept and group != tied.shared()]
     usual = kind.config_class()
-    row["default"] = [getattr(part, FLAG, None) for part in parts_of(usual)]
     levels = [type(part).__name__ for part in parts_of(usual)]
     row["levels"] = levels
     if len(levels) > 1:
@@ -48,3 +62,43 @@ def _found(kind: type[PreTrainedModel], folder: Path) -> dict[str, Any]:
 def _only(kind: type[PreTrainedModel], place: int) -> bool:
     """Return whether the flag at one level of the configuration ties the tables if the flags at all others say untied."""
     return build(kind, False, place).tied
+
+
+def _decisions(kind: type[PreTrainedModel]) -> Iterator[str]:
+    """Yield whether the tables are one, t or f, for the states of the flag at the top and in the text model's configuration.
+
+    The states are those of STATES, at the top level first; the second level counts only if there is one. "?" if a model cannot
+    be built.
+    """
+    usual = small_config(kind, True)
+    inner = [TEXT] if isinstance(getattr(usual, TEXT, None), PretrainedConfig) else []
+    for states in itertools.product(STATES, repeat=1 + len(inner)):
+        try:
+            yield "t" if build(kind, True, states=dict(zip(["", *inner], states, strict=True))).tied else "f"
+        except Exception:  # whatever a configuration without the flag raises
+            yield "?"
+
+
+def _uses_flag(kind: type[PreTrainedModel]) -> bool:
+    """Return whether the flag changes more than which tables are one: a factor of the logits, or another setting."""
+    with contextlib.suppress(OSError, TypeError):
+        if FLAG in inspect.getsource(kind.forward):
+            return True
+    own = [
+        {name: value for name, value in kind.config_class(**{FLAG: tied}).to_dict().items() if name != FLAG}
+        for tied in (True, False)
+    ]
+    return own[0] != own[1]
+
+
+def _settings(kind: type[PreTrainedModel], tied: Model) -> Iterator[tuple[str, bool]]:
+    """Yield the settings, with their default, whose other value makes other tables one, or cannot be built."""
+    for name, value in vars(kind.config_class()).items():
+        if isinstance(value, bool) and OTHERS.search(name) and name != FLAG:
+            try:
+                other = build(kind, True, states={"": True}, settings={name: not value})
+                same = (other.shared(), other.names(other.output)) == (tied.shared(), tied.names(tied.output))
+            except Exception:  # whatever an inconsistent configuration raises
+                same = False
+            if not same:
+                yield name, value

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,18 +128,28 @@ def _complete(config: PretrainedConfig) -> None:
                 setattr(config, name, value)
 
 
-def build(kind: type[PreTrainedModel], tied: bool, level: int | None = None) -> Model:
+def build(
+    kind: type[PreTrainedModel],
+    tied: bool,
+    level: int | None = None,
+    states: Mapping[str, bool | None] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Model:
     """Build a class on the meta device.
 
-    level: the part of the configuration (in the order of `parts_of`) at which the flag has the other value.
+    level: the part of the configuration (in the order of `parts_of`) at which the flag has the other value. states: the flag in
+    config.json at the top ("") and in parts by name; None removes it. settings: other values at the top of config.json.
     """
 
     def built(layers: bool) -> PreTrainedModel:
         config = small_config(kind, tied, layers)
         if level is not None:
             setattr(list(parts_of(config))[level], FLAG, not tied)
-        with contextlib.suppress(Exception):  # as a loader reads it, since some classes change the flag that they are given
-            config = kind.config_class.from_dict(config.to_dict())
+        if states is not None:
+            config = kind.config_class.from_dict({**_with_states(config.to_dict(), states), **(settings or {})})
+        else:
+            with contextlib.suppress(Exception):  # as a loader reads it, since some classes change the flag they are given
+                config = kind.config_class.from_dict(config.to_dict())
         with torch.device("meta"):
             return kind(config)
 
@@ -149,6 +159,22 @@ def build(kind: type[PreTrainedModel], tied: bool, level: int | None = None) -> 
         module = built(False)
     module.tie_weights()
     return Model(module, _table(module.get_input_embeddings), _table(module.get_output_embeddings))
+
+
+def _with_states(config: dict[str, Any], states: Mapping[str, bool | None]) -> dict[str, Any]:
+    """Return the content of config.json with the flag in given states."""
+    for where, state in states.items():
+        part = config[where] if where else config
+        part.pop(FLAG, None)
+        if state is not None:
+            part[FLAG] = state
+    return config
+
+
+def has_head(model: Model) -> bool:
+    """Return whether some linear layer has an output for each token, though the class names none as its output table."""
+    layers = [part for part in model.module.modules() if isinstance(part, torch.nn.Linear)]
+    return any(layer.out_features == TOKENS for layer in layers)
 
 
 def _table(of: Any) -> torch.nn.Module | None:

@@ -8,8 +8,8 @@ from tiejax.checkpoints.hub.architectures import Ties
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named
 from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, title_of
-from tiejax.checkpoints.hub.locate import called, candidates, shown, unknown, wrapped, wrapper_of
+from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, states_of, title_of
+from tiejax.checkpoints.hub.locate import called, candidates, shown, stored_under, unknown, wrapped, wrapper_of
 from tiejax.checkpoints.rewrite.further import further_groups
 from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 
@@ -105,23 +105,23 @@ def judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
         return _cannot_say("whether its values are those of the other table cannot be read from the file")
     if levels := contradiction(checkpoint.config):
         tied = relation in ("one", "equal", "rounded", "head")
-        return Judgement("disagrees", levels, f"set {FLAG} to {_value(tied)} at both levels")
+        return Judgement("disagrees", levels, _set(checkpoint.config, tied))
     return _by_version(checkpoint, tables, flag)
 
 
 def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
     """Judge by what each major version of the transformers library does; "cannot say" where they differ."""
     assert tables.architecture is not None
-    level = _level(checkpoint.config)
-    found: dict[str, Judgement] = {}  # by version
+    states, found = states_of(checkpoint.config), dict[str, Judgement]()  # by version
     for version, ties in sorted(tables.architecture.ties.items()):
-        tied = tables.architecture.flags.get(version) if flag.tied is None else flag.tied
+        tied = tables.architecture.tied(version, states)
         if tied is None and ties == "by flag":
             return _cannot_say("the configuration does not say whether they are tied")
         effective = _effective(tables, ties, tied)
-        found[version] = _by_relation(tables, effective, level)
-        if effective and found[version].answer == "agrees":
-            found[version] = _by_further_tensors(checkpoint, tables, level) or found[version]
+        found[version] = _by_relation(checkpoint, tables, effective)
+        if found[version].answer == "agrees":
+            further = _by_further_tensors(checkpoint, tables) if effective else _by_separate(checkpoint, tables, version)
+            found[version] = further or found[version]
     last, answers = list(found.values())[-1], {judgement.answer for judgement in found.values()}
     said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in found.items())
     if len(answers) > 1:
@@ -138,8 +138,8 @@ def _effective(tables: Stored, ties: Ties, tied: bool | None) -> bool:
     return ties == "by flag" and bool(tied)
 
 
-def _by_relation(tables: Stored, tied: bool, level: str) -> Judgement:
-    set_true, set_false = (f"set {level}{FLAG} to {value} in config.json" for value in ("true", "false"))
+def _by_relation(checkpoint: Checkpoint, tables: Stored, tied: bool) -> Judgement:
+    set_true, set_false = (_set(checkpoint.config, value) for value in (True, False))
     match tables.relation, tied:
         case ("one" | "equal" | "rounded", True) | ("differ" | "scaled" | "shapes", False):
             return Judgement("agrees", "stored as the configuration says", None)
@@ -159,7 +159,18 @@ def _by_relation(tables: Stored, tied: bool, level: str) -> Judgement:
             return Judgement("disagrees", "loaders that trust the flag drop the stored output table", set_false)
 
 
-def _by_further_tensors(checkpoint: Checkpoint, tables: Stored, level: str) -> Judgement | None:
+def _by_separate(checkpoint: Checkpoint, tables: Stored, version: str) -> Judgement | None:
+    """Judge an untied model by the copies of its input table that it reads; return None if all are stored."""
+    assert tables.architecture is not None
+    if tables.input is None:
+        return None
+    for name in tables.architecture.separate.get(version, ()):
+        if stored_under(checkpoint, tables.architecture, tables.input, name) not in checkpoint.tensors:
+            return Judgement("disagrees", f"{name} is missing, so that loaders initialise it at random", None)
+    return None
+
+
+def _by_further_tensors(checkpoint: Checkpoint, tables: Stored) -> Judgement | None:
     """Judge a tied model by the other tensors that its flag makes one; return None if none of them differ."""
     assert tables.architecture is not None
     assert tables.input is not None
@@ -169,7 +180,7 @@ def _by_further_tensors(checkpoint: Checkpoint, tables: Stored, level: str) -> J
                 f"the flag makes {group.tensors[0].name} and {odd.name} one tensor, but both are stored and differ: loaders "
                 "that trust it drop one of them"
             )
-            edit: str | None = f"set {level}{FLAG} to false in config.json"
+            edit: str | None = _set(checkpoint.config, False)
             if tables.output is None:
                 edit = "write an untied copy with `tiejax untie`" if tables.architecture.only("by flag") else None
             return Judgement("disagrees", reason, edit)
@@ -230,10 +241,10 @@ def contradiction(config: dict[str, Any]) -> str | None:
     return f"{FLAG} is {top} at the top level and {inner} in text_config, and loaders read one or the other"
 
 
-def _level(config: dict[str, Any]) -> str:
-    """Return the prefix of the level at which to set the flag: the first that has the flag, or else the innermost."""
-    found = levels(config)
-    return next((where for where, part in found.items() if FLAG in part), list(found)[-1])
+def _set(config: dict[str, Any], tied: bool) -> str:
+    """Return the edit that sets the flag wherever a loader may read it."""
+    both = " at the top level and in text_config" if len(levels(config)) > 1 else ""
+    return f"set {FLAG} to {_value(tied)}{both} in config.json"
 
 
 def _value(flag: object) -> str:

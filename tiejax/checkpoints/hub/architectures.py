@@ -7,14 +7,16 @@ it could not build is absent.
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 # What decides whether the tables are one: the flag, or nothing.
 Ties = Literal["by flag", "always", "never"]
 FILE = "architectures.json"
 NAMES = ("input", "output", "kept", "inner")  # fields that hold names of tensors
+STATES = (None, True, False)  # of the flag at one level of a configuration, in the order of `Architecture.flag`
 
 
 class Architecture(NamedTuple):
@@ -29,9 +31,14 @@ class Architecture(NamedTuple):
         kept: names under which the library stores the one table of tied models
         inner: names of further copies of the input table, which the library stores only for untied models
         more: groups of names of other tensors that are one if these tables are one
-        by_text: whether the flag that counts is that in `text_config`, not the one at the top
         ties: what decides whether the tables are one, by major version of the library
-        flags: the default of the flag, by major version of the library
+        flag: whether the tables are one, "t" or "f" ("?" if unknown), by major version of the library, for the states of the
+            flag at the top of the configuration (absent, true, false) and, if the class has a `text_config`, for each of these
+            in there
+        separate: names of copies of the input table that are separate parameters of an untied model, by major version
+        settings: the values of settings of the configuration under which all this is known
+        scaled: whether the flag also changes something else, such as a factor of the logits
+        unlike: whether the output table of an untied model has another shape than the input table
     """
 
     name: str
@@ -42,14 +49,21 @@ class Architecture(NamedTuple):
     kept: tuple[str, ...]
     inner: tuple[str, ...]
     more: tuple[tuple[str, ...], ...]
-    by_text: bool
     ties: Mapping[str, Ties]
-    flags: Mapping[str, bool]
+    flag: Mapping[str, str]
+    separate: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    settings: Mapping[str, bool] = MappingProxyType({})
+    scaled: bool = False
+    unlike: bool = False
 
-    @property
-    def default(self) -> bool | None:
-        """The default of the flag, None if versions of the library disagree or have none."""
-        return next(iter(self.flags.values())) if len(set(self.flags.values())) == 1 else None
+    def tied(self, version: str, states: Sequence[bool | None]) -> bool | None:
+        """Return whether the flag ties the tables in a major version of the library, None if that is unknown.
+
+        states: the flag at the top of the configuration and in `text_config`; None where it is absent.
+        """
+        table = self.flag.get(version, "")
+        place = STATES.index(states[0]) if len(table) == 3 else 3 * STATES.index(states[0]) + STATES.index(states[1])
+        return {"t": True, "f": False}.get(table[place : place + 1])
 
     @property
     def shared(self) -> str:
@@ -78,30 +92,52 @@ def known() -> dict[str, Architecture]:
     content = json.loads((resources.files("tiejax.checkpoints.hub") / FILE).read_text("utf-8"))
     found = {name: _with_head(name, row) for name, row in content["heads"].items()}
     for kind, rows in content["headless"].items():
-        found |= {
-            name: Architecture(name, kind, "", tuple(inputs), (), (), (), (), False, {}, {}) for name, inputs in rows.items()
-        }
+        found |= {name: Architecture(name, kind, "", tuple(inputs), (), (), (), (), {}, {}) for name, inputs in rows.items()}
     return found
 
 
 def _with_head(name: str, row: Mapping[str, Any]) -> Architecture:
     tensors: dict[str, Any] = {field: tuple(row.get(field, ())) for field in NAMES}
     others_tied = tuple(tuple(group) for group in row.get("more", ()))
-    usual: dict[str, Any] = {"prefix": "", "by_text": False, "flags": {}}
+    usual: dict[str, Any] = {"prefix": "", "flag": {}, "settings": {}, "scaled": False, "unlike": False}
     others: dict[str, Any] = {field: row.get(field, value) for field, value in usual.items()}
+    others["separate"] = {version: tuple(names) for version, names in row.get("separate", {}).items()}
     return Architecture(name=name, type=row["type"], ties=row["ties"], more=others_tied, **others, **tensors)
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
-    """Return the architecture that a configuration names, None if it is unknown.
+    """Return the architecture that a configuration names, None if it is unknown, also for the configuration's settings.
 
     Without `architectures`, it is that of all classes of its `model_type` that predict tokens, if they agree on what ties them.
     """
+    found = _named(config)
+    return None if found is None or unusual(config) else found
+
+
+def unusual(config: Mapping[str, Any]) -> str | None:
+    """Return in words a setting of a configuration under which its architecture is not known, None if there is none."""
+    found = _named(config)
+    for name, value in (found.settings if found else {}).items():
+        if config.get(name, value) != value:
+            return f"{name} is {json.dumps(config[name])}"
+    return None
+
+
+def _named(config: Mapping[str, Any]) -> Architecture | None:
     names = config.get("architectures")
     if isinstance(names, list) and names:
         return next((known()[name] for name in names if isinstance(name, str) and name in known()), None)
     kind = config.get("model_type")
     return _of_type(kind) if isinstance(kind, str) else None
+
+
+def unsafe(architecture: Architecture, title: str | None) -> str | None:
+    """Return why logits would change if the flag is changed with the same tables; None if they would not."""
+    if architecture.scaled:
+        return f"the flag of {title} changes more than its tables, such as the scale of logits"
+    if architecture.unlike:
+        return f"an untied model of {title} has an output table of another shape"
+    return None
 
 
 @functools.cache
@@ -110,11 +146,15 @@ def _of_type(kind: str) -> Architecture | None:
     if not classes:
         return None
     classes.sort(key=lambda one: -len(one.input))  # of an encoder and decoder, the names of the whole model come first
-    ties = dict(classes[0].ties)
+    ties, flag = dict(classes[0].ties), dict(classes[0].flag)
     for one in classes[1:]:
         if any(ties.setdefault(version, of) != of for version, of in one.ties.items()):
+            return None
+        if any(flag.setdefault(version, of) != of for version, of in one.flag.items()):
             return None
     tensors: dict[str, Any] = {
         field: tuple(dict.fromkeys(name for one in classes for name in getattr(one, field))) for field in NAMES
     }
-    return classes[0]._replace(name=kind, ties=ties, **tensors)
+    settings = {name: value for one in classes for name, value in one.settings.items()}
+    scaled, unlike = any(one.scaled for one in classes), any(one.unlike for one in classes)
+    return classes[0]._replace(name=kind, ties=ties, flag=flag, settings=settings, scaled=scaled, unlike=unlike, **tensors)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
+from tiejax.checkpoints.hub.architectures import architecture_of
 
 FLAG, TEXT = "tie_word_embeddings", "text_config."
 NORMED = "Layer normalisation follows the input table, so that the scale of its rows has no effect."
@@ -92,23 +92,44 @@ def predicts(config: Mapping[str, Any]) -> bool | None:
 
 
 def flag_of(config: Mapping[str, Any]) -> Flag:
-    """Return the tying flag of a configuration, or the default of its architecture."""
-    architecture = architecture_of(config)
-    for where, part in _read(config, architecture).items():
-        if isinstance(part.get(FLAG), bool):
-            return Flag(part[FLAG], f"{where}{FLAG}: {str(part[FLAG]).lower()}")
-    if architecture is None or not architecture.flags:
-        return Flag(None, f"no {FLAG}, and no known default for this model")
-    if architecture.default is None:
-        defaults = ", ".join(f"{str(value).lower()} in version {major}" for major, value in sorted(architecture.flags.items()))
-        return Flag(None, f"no {FLAG}, and defaults that differ: {defaults} of the transformers library")
-    return Flag(architecture.default, f"no {FLAG}; the default of {title_of(config)} is {str(architecture.default).lower()}")
+    """Return the tying flag of a configuration as the transformers library reads it, or the default of its architecture.
+
+    None if versions of the library differ, or if that is unknown.
+    """
+    architecture, states = architecture_of(config), states_of(config)
+    given = {where: state for where, state in zip(("", TEXT), states, strict=True) if state is not None}
+    if architecture is None or not architecture.flag:
+        where, tied = next(iter(given.items()), ("", None))
+        return Flag(tied, f"no {FLAG}, and no known default for this model" if tied is None else _said(where, tied))
+    found = {version: architecture.tied(version, states) for version in sorted(architecture.flag)}
+    if len(set(found.values())) > 1:
+        words = {None: "unknown", True: "tied", False: "untied"}
+        by_version = ", ".join(f"{words[tied]} in version {major}" for major, tied in found.items())
+        said = "; ".join(_said(where, tied) for where, tied in given.items()) or f"no {FLAG}"
+        return Flag(None, f"{said}, which versions of the transformers library take differently: {by_version}")
+    (tied,) = set(found.values())
+    deciding = next((where for where, state in given.items() if state == tied), None)
+    if tied is None:
+        return Flag(None, "no known default for this model")
+    if deciding is not None:
+        return Flag(tied, _said(deciding, tied))
+    default = f"the default of {title_of(config)} is {_word(tied)}"
+    unread = " and ".join(_said(where, state) for where, state in given.items())
+    return Flag(tied, f"{unread} is not read; {default}" if unread else f"no {FLAG}; {default}")
 
 
-def _read(config: Mapping[str, Any], architecture: Architecture | None) -> dict[str, Mapping[str, Any]]:
-    """Return the levels of a configuration, the one whose flag counts first."""
-    found = levels(config)
-    return dict(reversed(found.items())) if architecture is not None and architecture.by_text else found
+def states_of(config: Mapping[str, Any]) -> tuple[bool | None, bool | None]:
+    """Return the flag at the top of a configuration and in its text part, None where it is absent."""
+    found = [part.get(FLAG) if isinstance(part.get(FLAG), bool) else None for part in levels(config).values()]
+    return found[0], found[1] if len(found) > 1 else None
+
+
+def _said(where: str, tied: bool) -> str:
+    return f"{where}{FLAG}: {_word(tied)}"
+
+
+def _word(tied: bool) -> str:
+    return str(tied).lower()
 
 
 def levels(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
+from tiejax.checkpoints.hub.architectures import Architecture, architecture_of, unusual
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import text_part
@@ -149,6 +149,7 @@ def unknown(checkpoint: Checkpoint) -> str:
     names = config.get("architectures")
     named = ", ".join(map(str, names)) if isinstance(names, list) and names else None
     what = f"the architecture {named}" if named else f"the model_type {config.get('model_type')!r}"
+    what += f", whose {setting}," if (setting := unusual(config)) else ""
     found = candidates(checkpoint)
     return f"{what} is not known" + (f"; tensors that may be tables: {shown(found)}" if found else "")
 

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tiejax.checkpoints.hub.architectures import Architecture
+from tiejax.checkpoints.hub.architectures import Architecture, unsafe
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.families import FLAG, title_of, with_flag
-from tiejax.checkpoints.hub.locate import unknown
+from tiejax.checkpoints.hub.locate import located, unknown
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 from tiejax.checkpoints.rewrite.card import section
 from tiejax.checkpoints.rewrite.further import further_copies
@@ -133,10 +133,13 @@ def _open_pair(folder: Path, keep: Keep) -> Pair:
         raise CheckpointError(
             Field("keep"), f" {keep}: {folder} stores F64, but the {keep} table is computed in float32; keep input or output"
         )
-    norm = last_norm(checkpoint, stored.input.shape[1])
+    # The name under which the library stores the one table, of several with equal values (`_copies` compares them).
+    kept = located(checkpoint, stored.architecture.kept, stored.architecture.prefix)
+    shared = stored.input if kept is None or kept.name == stored.output.name else kept
+    norm = last_norm(checkpoint, shared.shape[1])
     if keep == "aligned" and norm is None:
         raise CheckpointError(Field("keep"), f" aligned: no layer normalisation is known to precede the head of {folder}")
-    return Pair(checkpoint, stored.architecture, stored.relation, stored.input, stored.output, norm)
+    return Pair(checkpoint, stored.architecture, stored.relation, shared, stored.output, norm)
 
 
 def _fault(architecture: Architecture, title: str | None) -> str | None:
@@ -144,7 +147,7 @@ def _fault(architecture: Architecture, title: str | None) -> str | None:
     for version, ties in sorted(architecture.ties.items()):
         if ties != "by flag":
             return f"version {version} of the transformers library {ties} ties {title}, whatever the flag says"
-    return None
+    return unsafe(architecture, title)
 
 
 def _shared_table(pair: Pair, table: OneTable) -> Part:

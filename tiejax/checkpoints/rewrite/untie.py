@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tiejax.checkpoints.hub.architectures import Architecture
+from tiejax.checkpoints.hub.architectures import Architecture, unsafe
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, title_of, with_flag
@@ -59,6 +59,8 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
             f"{folder}: cannot be untied: version {' and '.join(always)} of the transformers library ties "
             f"{title_of(checkpoint.config)} whatever the flag says"
         )
+    if fault := unsafe(architecture, title_of(checkpoint.config)):
+        raise CheckpointError(f"{folder}: cannot be untied: {fault}")
     flag = flag_of(checkpoint.config)
     if relation == "one" and not (flag.tied and architecture.by_flag):
         raise CheckpointError(
