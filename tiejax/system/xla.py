@@ -1,7 +1,7 @@
 """Flags of XLA: whether the installed jaxlib has one. XLA ends the process for a flag that it does not know."""
 
-import importlib.util
 import mmap
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 
@@ -10,7 +10,7 @@ def has_flag(name: str) -> bool:
 
     jax is not imported. False if the library is not found.
     """
-    found = importlib.util.find_spec("jaxlib")
+    found = PathFinder.find_spec("jaxlib")
     folder = Path(found.origin).parent if found and found.origin else Path()
     for library in folder.glob("libjax_common*"):
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

@@ -185,7 +185,9 @@ def test_no_table(tmp_path):
 def test_flag():
     assert flag_of({"model_type": "llama", "tie_word_embeddings": True}).tied is True
     nested = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "tie_word_embeddings": False}}
-    assert flag_of(nested) == (False, "text_config.tie_word_embeddings: false")
+    unread = "text_config.tie_word_embeddings: false is not read; the default of Gemma is true"
+    assert flag_of(nested) == (True, unread)
+    assert flag_of(nested | {"tie_word_embeddings": False}) == (False, "tie_word_embeddings: false")
     assert flag_of({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}).tied is True
     assert flag_of({"model_type": "mt5"}).tied is None
     assert flag_of({"tie_word_embeddings": "yes"}).tied is None

@@ -210,7 +210,7 @@ FURTHER = {
         HEAD,
         ("model.embed_tokens.embedding_projection.weight", "unembedding_projection.weight"),
     ),
-    # The untied model does not use `shared`, which a tied one reads for all tables.
+    # The untied model does not use `shared`, under which the library stores the one table of a tied model.
     "SeamlessM4TForSpeechToSpeech": (
         "text_decoder.embed_tokens.weight",
         HEAD,
@@ -229,11 +229,11 @@ def test_further_tensors_that_the_flag_makes_one(tmp_path, name, equal):
     folder = checkpoint(tmp_path / "c", tensors, {"architectures": [name], "tie_word_embeddings": False})
     if equal:
         tie(folder, tmp_path / "out", force=True)
-        assert set(read(tmp_path / "out")) == {first, kept, "w"}
+        assert set(read(tmp_path / "out")) == ({other, "w"} if first == kept else {first, kept, "w"})
         assert check_folder(tmp_path / "out").answer == "agrees"
         return
     for out in (None, tmp_path / "out"):
-        with pytest.raises(CheckpointError, match=rf"c: cannot be tied: {other} differs from {kept}, and a flag"):
+        with pytest.raises(CheckpointError, match=rf"c: cannot be tied: ({other} differs from {kept}|{kept} differs from {other}), and a flag"):
             plan(folder, out, "input", None, None, 256, 0)
     assert not (tmp_path / "out").exists()
 
