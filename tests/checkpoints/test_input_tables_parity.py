@@ -15,6 +15,7 @@ from tiejax.checkpoints.hub.architectures import known  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import CONFIG, WEIGHTS, open_checkpoint  # noqa: E402
 from tiejax.checkpoints.hub.errors import CheckpointError  # noqa: E402
 from tiejax.checkpoints.hub.families import FLAG  # noqa: E402
+from tiejax.checkpoints.rewrite.fix import fix  # noqa: E402
 from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
 from tiejax.checkpoints.rewrite.tie import tie  # noqa: E402
 from tiejax.checkpoints.rewrite.untie import untie  # noqa: E402
@@ -143,6 +144,8 @@ def test_tables_of_encoder_and_decoder_that_are_missing(tmp_path):
     _, info = transformers.BartForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
     assert "model.encoder.embed_tokens.weight" in info["missing_keys"]
     assert check_folder(folder).answer != "agrees"
+    with pytest.raises(CheckpointError):
+        fix(folder, tmp_path / "out")
 
 
 COMPOSITES = ["SmolVLM", "Idefics3", "LlavaNext", "Qwen3VL", "Mistral3", "Gemma3"]

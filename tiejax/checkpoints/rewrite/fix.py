@@ -91,7 +91,8 @@ def _flag(checkpoint: Checkpoint, tables: Stored, judgement: Judgement) -> bool 
         return None
     if judgement.answer == "cannot say":
         raise CheckpointError(f"{checkpoint.folder}: cannot be repaired: {judgement.reason}")
-    if tables.output is not None and tables.relation not in ("head", "equal", "rounded"):
+    says_untied = flag_of(checkpoint.config).tied is False and not contradiction(checkpoint.config)
+    if tables.output is not None and tables.relation not in ("head", "equal", "rounded") and not says_untied:
         return False  # two tables that differ
     if contradiction(checkpoint.config):
         return True
