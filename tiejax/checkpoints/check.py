@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tiejax.checkpoints.hub.architectures import Ties
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named
 from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
@@ -117,7 +116,12 @@ def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement
         tied = tables.architecture.tied(version, states)
         if tied is None and ties == "by flag":
             return _cannot_say("the configuration does not say whether they are tied")
-        effective = _effective(tables, ties, tied)
+        # A class whose tables are always one keeps a second one if it is stored and the flag says untied.
+        effective = (
+            bool(tied)
+            if ties == "by flag"
+            else ties == "always" and (tables.relation in ("one", "head") or states[0] is not False)
+        )
         found[version] = _by_relation(checkpoint, tables, effective)
         if found[version].answer == "agrees":
             further = _by_further_tensors(checkpoint, tables) if effective else _by_separate(checkpoint, tables, version)
@@ -129,13 +133,6 @@ def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement
     if last.answer == "disagrees" and len({judgement.reason for judgement in found.values()}) > 1:
         return last._replace(reason=said)
     return last
-
-
-def _effective(tables: Stored, ties: Ties, tied: bool | None) -> bool:
-    """Return whether the library ties the tables. One that always does so keeps a second table if one is stored."""
-    if ties == "always":
-        return tables.relation in ("one", "head") or bool(tied)
-    return ties == "by flag" and bool(tied)
 
 
 def _by_relation(checkpoint: Checkpoint, tables: Stored, tied: bool) -> Judgement:

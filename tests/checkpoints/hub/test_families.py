@@ -185,8 +185,11 @@ def test_no_table(tmp_path):
 def test_flag():
     assert flag_of({"model_type": "llama", "tie_word_embeddings": True}).tied is True
     nested = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "tie_word_embeddings": False}}
-    unread = "text_config.tie_word_embeddings: false is not read; the default of Gemma is true"
-    assert flag_of(nested) == (True, unread)
+    assert flag_of(nested).tied is None
+    assert flag_of(nested).where.endswith("take differently: untied in version 4, tied in version 5")
+    unread = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"tie_word_embeddings": False}}
+    said = "text_config.tie_word_embeddings: false is not read; the default of mistral3 is true"
+    assert flag_of(unread) == (True, said)
     assert flag_of(nested | {"tie_word_embeddings": False}) == (False, "tie_word_embeddings: false")
     assert flag_of({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}).tied is True
     assert flag_of({"model_type": "mt5"}).tied is None
