@@ -8,6 +8,8 @@ the installed version.
 
 # ruff: noqa: E402
 import argparse
+import collections
+import contextlib
 import json
 import os
 import sys
@@ -45,9 +47,32 @@ def write_rows(file: Path) -> None:
             done.add(kind.__name__)
 
 
+def sweep(file: Path) -> None:
+    """Append the outcomes of `check` for each architecture that the file does not have yet; print how often each was seen."""
+    from architectures.small_models import architectures
+    from architectures.sweep import OUTCOMES, outcomes
+
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    done = {row["class"] for row in rows}
+    with file.open("a") as opened:
+        for kind in architectures():
+            if kind.__name__ in done:
+                continue
+            with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Exception):  # a class that cannot be built
+                rows.append({"class": kind.__name__, "found": list(outcomes(kind, Path(folder)))})
+                opened.write(json.dumps(rows[-1]) + "\n")
+                opened.flush()
+                print(len(rows), kind.__name__, [pair for pair in rows[-1]["found"] if pair[1] in OUTCOMES[2:]], flush=True)
+    counts = collections.Counter((damage, outcome) for row in rows for damage, outcome in row["found"])
+    print("  ".join(f"{column:>10}" for column in OUTCOMES))
+    for damage in sorted({damage for damage, _ in counts}):
+        print("  ".join(f"{counts[damage, outcome]:>10}" for outcome in OUTCOMES), damage)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--merge", action="store_true", help="merge the files of several versions, the newest first")
+    parser.add_argument("--sweep", action="store_true", help="append what `check` says of every class to a file, and count it")
     parser.add_argument("files", nargs="+", type=Path)
     given = parser.parse_args()
     if given.merge:
@@ -55,6 +80,8 @@ def main() -> None:
         content = merged(rows)
         DATA.write_text(json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n")
         PAGE.write_text(in_page(PAGE.read_text(), described(content)))
+    elif given.sweep:
+        sweep(given.files[0])
     else:
         write_rows(given.files[0])
 

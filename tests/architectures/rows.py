@@ -68,15 +68,17 @@ def _decisions(kind: type[PreTrainedModel]) -> Iterator[str]:
     """Yield whether the tables are one, t or f, for the states of the flag at the top and in the text model's configuration.
 
     The states are those of STATES, at the top level first; the second level counts only if there is one. "?" if a model cannot
-    be built.
+    be built, or if the flag in another part of the configuration counts.
     """
     usual = small_config(kind, True)
     inner = [TEXT] if isinstance(getattr(usual, TEXT, None), PretrainedConfig) else []
+    others = (True, False) if len(list(parts_of(usual))) > 1 + len(inner) else (True,)  # of the flag in other parts
     for states in itertools.product(STATES, repeat=1 + len(inner)):
         try:
-            yield "t" if build(kind, True, states=dict(zip(["", *inner], states, strict=True))).tied else "f"
+            found = {build(kind, other, states=dict(zip(["", *inner], states, strict=True))).tied for other in others}
         except Exception:  # whatever a configuration without the flag raises
-            yield "?"
+            found = set()
+        yield {(True,): "t", (False,): "f"}.get(tuple(found), "?")
 
 
 def _uses_flag(kind: type[PreTrainedModel]) -> bool:
@@ -84,11 +86,16 @@ def _uses_flag(kind: type[PreTrainedModel]) -> bool:
     with contextlib.suppress(OSError, TypeError):
         if FLAG in inspect.getsource(kind.forward):
             return True
-    own = [
-        {name: value for name, value in kind.config_class(**{FLAG: tied}).to_dict().items() if name != FLAG}
-        for tied in (True, False)
-    ]
-    return own[0] != own[1]
+    return _without_flag(kind.config_class(**{FLAG: True}).to_dict()) != _without_flag(
+        kind.config_class(**{FLAG: False}).to_dict()
+    )
+
+
+def _without_flag(content: Any) -> Any:
+    """Return the content of a configuration without the flag at any level."""
+    if not isinstance(content, dict):
+        return content
+    return {name: _without_flag(value) for name, value in content.items() if name != FLAG}
 
 
 def _settings(kind: type[PreTrainedModel], tied: Model) -> Iterator[tuple[str, bool]]:

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import json
+import re
 import subprocess
 import sys
 
@@ -98,7 +99,7 @@ def test_help_lists_every_option(here, monkeypatch, capsys, name):
     for benchmark in BENCHMARKS if not name else [name]:
         assert benchmark in ended.out
     for field in BENCHMARKS[name or "exor"].settings.__dataclass_fields__:
-        assert f"--{field} " in ended.out
+        assert re.search(rf"--{field}[ ,]", ended.out)  # Python 3.13 writes the value of two spellings once
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -19,6 +19,7 @@ from tiejax.checkpoints.check import check_folder  # noqa: E402
 from tiejax.checkpoints.hub.architectures import known  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import INDEX, WEIGHTS, open_checkpoint  # noqa: E402
 from tiejax.checkpoints.hub.errors import CheckpointError  # noqa: E402
+from tiejax.checkpoints.hub.families import states_of  # noqa: E402
 from tiejax.checkpoints.rewrite.fix import fix  # noqa: E402
 from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
 from tiejax.checkpoints.rewrite.tie import tie  # noqa: E402
@@ -40,23 +41,26 @@ def models(request, tmp_path_factory):
     return built
 
 
-def expected(models: Mapping[bool, tuple[Model, Path]], tied: bool, flag: bool) -> str:
-    """Return the answer for a checkpoint that stores one table if `tied`, or two different ones, under a flag.
+def expected(models: Mapping[bool, tuple[Model, Path]], tied: bool, folder: Path) -> str:
+    """Return the answer for a checkpoint that stores one table if `tied`, or two different ones, under its configuration.
 
-    It is what every major version of the library does with it, or "cannot say".
+    It is what every major version of the library does with it, or "cannot say", also where one is not known.
     """
-    answers = {
-        "by flag": tied == flag,
-        "always": tied or not flag,  # a second table is kept
-        "never": not tied,
-    }
-    found = {answers[ties] for ties in known()[type(models[True][0].module).__name__].ties.values()}
-    return "cannot say" if len(found) > 1 else "agrees" if found.pop() else "disagrees"
+    states = states_of(json.loads((folder / "config.json").read_text()))
+    one = known()[type(models[True][0].module).__name__]
+    found = set()
+    for version, ties in one.ties.items():
+        flag = one.tied(version, states)
+        found.add(
+            {"by flag": None if flag is None else tied == flag, "always": tied or states[0] is False, "never": not tied}[ties]
+        )
+    return "cannot say" if len(found) > 1 or None in found else "agrees" if found.pop() else "disagrees"
 
 
 def by_flag(models: Mapping[bool, tuple[Model, Path]]) -> bool:
-    """Return whether all versions of the library tie the tables by the flag."""
-    return known()[type(models[True][0].module).__name__].only("by flag")
+    """Return whether all versions of the library tie the tables by the flag, which changes nothing else."""
+    one = known()[type(models[True][0].module).__name__]
+    return one.only("by flag") and not one.scaled and not one.unlike
 
 
 def with_flag(folder: Path, flag: bool, out: Path) -> Path:
@@ -78,15 +82,16 @@ def names_in(folder: Path) -> set[str]:
 def test_as_saved(models, flag):
     model, folder = models[flag]
     one = check_folder(folder)
-    assert one.answer == expected(models, model.tied, json.loads((folder / "config.json").read_text()).get(FLAG, flag)), one
+    assert one.answer == expected(models, model.tied, folder), one
     assert one.stored.startswith("one table" if model.tied else "two "), one
 
 
 @pytest.mark.parametrize("flag", [True, False], ids=["tied", "untied"])
 def test_flag_flipped(models, flag, tmp_path):
     model, folder = models[flag]
-    one = check_folder(with_flag(folder, not flag, tmp_path / "c"))
-    assert one.answer == expected(models, model.tied, not flag), one
+    flipped = with_flag(folder, not flag, tmp_path / "c")
+    one = check_folder(flipped)
+    assert one.answer == expected(models, model.tied, flipped), one
 
 
 def test_head_removed(models, tmp_path):
@@ -99,7 +104,8 @@ def test_head_removed(models, tmp_path):
     del tensors[output.name]
     save_file(tensors, copy / WEIGHTS)
     one = check_folder(copy)
-    assert (one.answer, one.stored) == ("disagrees", "one table"), one
+    assert (one.answer, one.stored) == (expected(models, True, copy), "one table"), one
+    assert one.answer != "agrees"
     with pytest.raises(CheckpointError, match="cannot be untied"):
         untie(copy, tmp_path / "untied")
 

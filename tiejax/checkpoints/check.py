@@ -102,10 +102,12 @@ def judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
         return Judgement("agrees", "the architecture predicts no tokens, so there is nothing to tie", None)
     if relation == "encoded":
         return _cannot_say("whether its values are those of the other table cannot be read from the file")
+    judgement = _by_version(checkpoint, tables, flag)
     if levels := contradiction(checkpoint.config):
-        tied = relation in ("one", "equal", "rounded", "head")
-        return Judgement("disagrees", levels, _set(checkpoint.config, tied))
-    return _by_version(checkpoint, tables, flag)
+        # The transformers library reads one of the levels; other loaders may read the other.
+        answer: Answer = "cannot say" if judgement.answer == "agrees" else judgement.answer
+        return Judgement(answer, levels, _set(checkpoint.config, relation in ("one", "equal", "rounded", "head")))
+    return judgement
 
 
 def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:

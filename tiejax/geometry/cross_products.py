@@ -13,7 +13,7 @@ from tiejax.geometry.table_rows import BFLOAT16, Table, chosen_blocks, chosen_ro
 # FAR. Sums in float32 lose precision with their length.
 FAR = 1.0
 PAIRS = (0, 0), (1, 1), (0, 1)  # of tables, in the order of the products
-MOST_ROWS = 1024  # rows of a block, for tables narrower than this; wider tables use as many rows as columns
+MOST_ROWS = 2048  # narrower tables have as many rows in a block as those of this width; wider ones as many as columns
 
 
 class CrossProducts(NamedTuple):

@@ -89,7 +89,7 @@ def _flag(checkpoint: Checkpoint, tables: Stored, judgement: Judgement) -> bool 
     """Return the flag to set, None if it stays; raises CheckpointError if the file does not determine it."""
     if judgement.answer == "agrees":
         return None
-    if judgement.answer == "cannot say":
+    if judgement.answer == "cannot say" and not contradiction(checkpoint.config):
         raise CheckpointError(f"{checkpoint.folder}: cannot be repaired: {judgement.reason}")
     says_untied = flag_of(checkpoint.config).tied is False and not contradiction(checkpoint.config)
     if tables.output is not None and tables.relation not in ("head", "equal", "rounded") and not says_untied:
