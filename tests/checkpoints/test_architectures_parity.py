@@ -60,7 +60,7 @@ def expected(models: Mapping[bool, tuple[Model, Path]], tied: bool, folder: Path
 def by_flag(models: Mapping[bool, tuple[Model, Path]]) -> bool:
     """Return whether all versions of the library tie the tables by the flag, which changes nothing else."""
     one = known()[type(models[True][0].module).__name__]
-    return one.only("by flag") and not one.scaled and not one.unlike
+    return one.only("by flag") and not (one.scaled or one.unlike or "?" in "".join(one.flag.values()))
 
 
 def with_flag(folder: Path, flag: bool, out: Path) -> Path:

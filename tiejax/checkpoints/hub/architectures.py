@@ -132,7 +132,9 @@ def _named(config: Mapping[str, Any]) -> Architecture | None:
 
 
 def unsafe(architecture: Architecture, title: str | None) -> str | None:
-    """Return why logits would change if the flag is changed with the same tables; None if they would not."""
+    """Return why logits may change if the flag is changed with the same tables; None if they do not."""
+    if any("?" in table for table in architecture.flag.values()):
+        return f"it is not known which flag ties {title}"
     if architecture.scaled:
         return f"the flag of {title} changes more than its tables, such as the scale of logits"
     if architecture.unlike:

@@ -139,8 +139,9 @@ def levels(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def with_flag(config: Mapping[str, Any], tied: bool) -> dict[str, Any]:
-    """Return a configuration whose flag is `tied` at every level at which a loader may read it."""
-    inner = {where.rstrip("."): {**part, FLAG: tied} for where, part in levels(config).items() if where}
+    """Return a configuration whose flag is `tied` at the top, in the text model's part, and wherever else it is set."""
+    parts = {name: part for name, part in config.items() if isinstance(part, dict)}
+    inner = {name: with_flag(part, tied) for name, part in parts.items() if FLAG in part or f"{name}." == TEXT}
     return {**config, **inner, FLAG: tied}
 
 
