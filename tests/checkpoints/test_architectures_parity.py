@@ -138,7 +138,7 @@ def test_untied_copy_has_the_names_that_the_library_writes(models, tmp_path):
 def test_repaired_copies_have_the_names_that_the_library_writes(models, tmp_path):
     """A lone output table, or a copy, under a prefix; and a flag that says tied although two tables are stored."""
     (_, tied), (_, untied) = models[True], models[False]
-    if not by_flag(models):
+    if not by_flag(models) or check_folder(untied).answer == "cannot say":
         return
     assert fix(tied, tmp_path / "out") == fix(untied, tmp_path / "out") == ()
     shared, head = stored_tables(open_checkpoint(tied)).input.name, stored_tables(open_checkpoint(untied)).output.name

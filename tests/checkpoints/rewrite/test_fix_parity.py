@@ -137,6 +137,8 @@ def test_sound_checkpoint_is_not_copied(tmp_path, kind, tied):
 @pytest.mark.parametrize("kind", ["llama", "bert", "bart", "gpt2"])
 def test_the_library_logs_nothing_about_copies(tmp_path, caplog, kind):
     """Its warnings about tables that are tied, missing or unexpected; those of loading a damaged checkpoint are seen."""
+    transformers.utils.logging.enable_propagation()  # other tests may have silenced it
+    transformers.utils.logging.set_verbosity_warning()
     untie(saved(kind, True, tmp_path / "tied"), tmp_path / "untied")
     files = Files(kind, False, tmp_path / "c")
     flag(files)

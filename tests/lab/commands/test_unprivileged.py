@@ -69,6 +69,8 @@ def place(tmp_path_factory):
             (folder / "model.safetensors").chmod(0o644)  # which safetensors makes private
             if part:
                 (folder / part).chmod(0)
+    checkpoint(here / "wrong", {EMBED: values(), HEAD: values(seed=1)}, CONFIG | {"tie_word_embeddings": True})
+    (here / "wrong" / "model.safetensors").chmod(0o644)
     (here / "secret").mkdir(mode=0o700)
     (here / "text.txt").write_text("The cat sat on the mat. " * 500)
     (here / "private.txt").write_text("The cat sat on the mat. " * 500)
@@ -128,7 +130,7 @@ def arguments(here):
     found = {
         "check": [[path] for path in (*unread, *(damaged["tied"][place] for place in (0, 1, 5)))]
         + [["--fix", "out", path] for path in (*unread, *(damaged["tied"][place] for place in (0, 1, 5)))]
-        + [["--fix", path, tied] for path in written],
+        + [["--fix", path, here / "wrong"] for path in written],
         "tie": [[untied, path, "--force"] for path in written]
         + [[path, "out", "--force"] for path in (*unread, *damaged["untied"])]
         + [[untied, "--hidden", path] for path in unread]
