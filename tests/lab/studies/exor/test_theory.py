@@ -147,7 +147,7 @@ def test_far_apart_optimum_breaks_the_assumption_that_the_first_map_is_injective
     task, (first, second) = settings.tasks[0], settings.tasks[0].used["one"]
     loss = training_loss(engine, settings.ordered)
     start = initial(engine, 2)
-    found = Minimiser(lambda params: loss(blind(params)), start, []).minimise(start, 400)
+    found = Minimiser(lambda params: loss(blind(params)), start, []).minimise(start, 1000)
     optimum = blind(found.params)
     bayes = bayes_risk(task, split(2)["train"])[1]
     assert float(loss(optimum)) - bayes < 1e-6
