@@ -10,6 +10,8 @@ from tiejax.lab.studies.exor.dose_figures import plot_dose_cost, plot_dose_gap
 from tiejax.lab.studies.exor.plateau_figures import plot_plateaus
 from tiejax.lab.studies.exor.symbols import symbol_names
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 
 def plotted():
     steps, values = curves()
