@@ -12,6 +12,16 @@ from tiejax.tying.across import update_origins
 PARAMS = {"embed": jnp.ones((4, 3)), "head": jnp.ones((3, 4)), "bias": jnp.ones(4)}
 TIE = Tie("embed", "head", transform="transpose")
 NORM = optax.clip_by_global_norm(0.01)
+
+
+def by_reference(updates):
+    """Divide by the norm, which is summed in a mutable array."""
+    total = jax.new_ref(jnp.zeros(()))
+    for leaf in jax.tree.leaves(updates):
+        total[...] += jnp.sum(jnp.square(leaf))
+    return jax.tree.map(lambda leaf: leaf / jnp.sqrt(total[...]), updates)
+
+
 LEAFWISE = {
     "adamw": optax.adamw(0.1),
     "clipped by value": optax.chain(optax.clip(0.1), optax.adamw(0.1)),
@@ -28,6 +38,7 @@ ACROSS = {
     "within several steps": optax.MultiSteps(optax.chain(NORM, optax.adam(0.1)), 2),
     "within a compiled function": optax.stateless(lambda updates, _: jax.jit(lambda u: NORM.update(u, None)[0])(updates)),
     "within a loop": optax.stateless(lambda updates, _: jax.lax.fori_loop(0, 2, lambda _, u: NORM.update(u, None)[0], updates)),
+    "through a mutable array": optax.stateless(lambda updates, _: by_reference(updates)),
     "through the state": optax.contrib.prodigy(0.1),
     "through the parameters": optax.contrib.dog(0.1),
 }

@@ -374,6 +374,37 @@ def shampoo():
     return optax.GradientTransformation(init, update)
 
 
+def bare():
+    """Return the same, with a tree of factors of rows in place of a class, as an optimizer of one's own may have."""
+
+    def update(grads, state, params=None):
+        rows = jax.tree.map(lambda old, g: old + g @ g.T, state, grads)
+        return jax.tree.map(lambda left, g: -left @ g, rows, grads), rows
+
+    return optax.GradientTransformation(lambda params: jax.tree.map(lambda x: jnp.zeros((x.shape[0],) * 2), params), update)
+
+
+WRAPPED = {
+    "bare": bare(),
+    "chain": optax.chain(bare(), optax.scale(-1.0)),
+    "masked": optax.masked(bare(), {"in": True, "out": True}),
+    "apply_if_finite": optax.apply_if_finite(bare(), 3),
+    "MultiSteps": optax.MultiSteps(bare(), 2),
+    "inject_hyperparams": optax.inject_hyperparams(lambda rate: optax.chain(bare(), optax.scale(rate)))(0.1),
+    "partition": optax.partition({"tables": bare()}, {"in": "tables", "out": "tables"}),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_factors_without_a_class_are_refused(name):
+    optimizer, params = WRAPPED[name], tables()
+    stored = store(params, TIES)
+    with pytest.raises(TieError, match=r"of the optimizer state .* is unknown"):
+        untie(optimizer, stored, optimizer.init(stored), TIES)
+    with pytest.raises(TieError, match=r"of the optimizer state .* is unknown"):
+        retie(optimizer, params, optimizer.init(params), TIES)
+
+
 @pytest.mark.parametrize("width", [3, 2])
 def test_factors_of_rows_and_columns_are_refused_across_a_transpose(width):
     """By hand, the factors of a transposed gradient are those of the gradient, exchanged."""

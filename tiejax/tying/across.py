@@ -68,6 +68,9 @@ def _origins(jaxpr: core.Jaxpr, given: Sequence[Origins]) -> list[Origins]:
     for eqn in jaxpr.eqns:
         inputs = [of(atom) for atom in eqn.invars]
         known |= zip(eqn.outvars, _of_equation(eqn, inputs), strict=True)
+        for atom in eqn.invars:
+            if "Ref" in type(atom.aval).__name__:  # a mutable array, which may have been written to
+                known[atom] = frozenset[str]().union(*inputs)
     return [of(atom) for atom in jaxpr.outvars]
 
 

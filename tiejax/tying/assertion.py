@@ -42,7 +42,7 @@ def _equal(one: Any, other: Any, atol: float) -> jax.Array:
         one, other = jax.device_get((one, other))  # they may be on different devices
     if not jnp.issubdtype(jnp.result_type(one), jnp.inexact):
         return jnp.array_equal(one, other)
-    return jnp.all((one == other) | (jnp.isnan(one) & jnp.isnan(other)) | (jnp.abs(one - other) <= atol))
+    return jnp.all((one == other) | (jnp.isnan(one) & jnp.isnan(other)) | (jnp.abs(jnp.subtract(one, other)) <= atol))
 
 
 def _raise_unless(equal: Sequence[np.ndarray | jax.Array], names: Sequence[str]) -> None:

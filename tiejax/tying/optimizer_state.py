@@ -92,7 +92,9 @@ def owned_leaves(state: PyTree, params: PyTree) -> dict[str, OwnedLeaf]:
         if any(deeper):
             return True
         prefix = f"{path_name(keys)}/" if keys else ""
-        names, by_entry = tuple(one.__name__ for one in classes), not classes or classes[-1].__module__.startswith(KNOWN)
+        names = tuple(one.__name__ for one in classes) or (type(node).__name__,)  # a state may be a bare tree
+        field = prefix.rstrip("/").rpartition("/")[2]  # a wrapper's field may hold the state of any optimizer
+        by_entry = bool(classes) and classes[-1].__module__.startswith(KNOWN) and not field.endswith(("state", "states"))
         leaves = [
             (OwnedLeaf(prefix, path_name(owner), f"/{path_name(rest)}" if rest else "", names, by_entry), leaf)
             for owner, part in _by_parameter(params, node) or ()

@@ -35,7 +35,7 @@ COMMAND = CommandLine(
     "cannot be judged. With --fix, write a repaired copy of one checkpoint: the flag, a lone output table under its wrong "
     "name, copies of a shared table, prefixes of wrappers, the index. Exit status then: 0 if the copy was written, or nothing "
     "is to be repaired and none was; 2 if a repair needs a decision, which is named.",
-    example="Examples: PROGRAM checkpoints/* --json; PROGRAM --fix repaired checkpoints/some-model.",
+    example="Example: PROGRAM checkpoints/* --json; PROGRAM --fix repaired checkpoints/some-model.",
     switches={"json": "print the results as one JSON object"},
     positional={
         "folders": "folders of checkpoints in the Hugging Face format (config.json and *.safetensors, also sharded), or ids on "
