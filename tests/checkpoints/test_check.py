@@ -217,7 +217,7 @@ def test_further_tensors_that_the_flag_makes_one(tmp_path, name, two):
     for stored in (dict([kept]), dict([kept]) | {other[0]: kept[1]}):
         assert check_tensors(tmp_path, tables | stored, True, architectures=[name]).answer == "agrees"
     if two:
-        separate = {copy: values() for names in known()[name].separate.values() for copy in names}
+        separate = {copy: values() for names in known()[name].separate.values() for copy in (known()[name].input[0], *names)}
         assert check_tensors(tmp_path, separate | differ, False, architectures=[name]).answer == "agrees"
     else:  # the edit fixes it
         config = {"architectures": [name], "tie_word_embeddings": True}

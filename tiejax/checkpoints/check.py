@@ -163,9 +163,12 @@ def _by_separate(checkpoint: Checkpoint, tables: Stored, version: str) -> Judgem
     assert tables.architecture is not None
     if tables.input is None:
         return None
-    for name in tables.architecture.separate.get(version, ()):
-        if stored_under(checkpoint, tables.architecture, tables.input, name) not in checkpoint.tensors:
-            return Judgement("disagrees", f"{name} is missing, so that loaders initialise it at random", None)
+    separate = tables.architecture.separate.get(version, ())
+    own = [name for name in tables.architecture.input if name not in separate]  # of the first table, in several versions
+    for names in ([own] if separate and own else []) + [[name] for name in separate]:
+        spelled = [stored_under(checkpoint, tables.architecture, tables.input, name) for name in names]
+        if not any(name in checkpoint.tensors for name in spelled):
+            return Judgement("disagrees", f"{names[0]} is missing, so that loaders initialise it at random", None)
     return None
 
 
