@@ -51,10 +51,13 @@ def test_messages_of_a_command_start_with_its_name(name):
 
 @pytest.mark.parametrize("argv", [["runs"], ["diagnose"], ["bench", "targets", "--compare"]], ids=lambda argv: argv[0])
 def test_a_file_name_that_is_too_long_is_bad_input(argv):
-    """Whichever system call fails first."""
+    """Whichever system call fails first; from version 3.14 on, Python's `Path.exists` takes such a file for a missing one."""
     status, _, err = tiejax(*argv, "a" * 300)
     assert status == 2
-    assert err.startswith(f"tiejax {argv[0]}: error: {'a' * 77}...: file name too long; use a shorter one")
+    newer = {"runs": "not found", "bench": "is not a file"} if sys.version_info >= (3, 14) else {}
+    assert err.startswith(f"tiejax {argv[0]}: error: ")
+    assert f"{'a' * 77}..." in err
+    assert newer.get(argv[0], "file name too long; use a shorter one") in err
     assert len(err.splitlines()) == 1
 
 

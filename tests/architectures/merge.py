@@ -26,10 +26,9 @@ def merged(versions: Sequence[Sequence[Row]]) -> dict[str, Any]:
             del classes[name]
     found = {name: {field: value for field, value in row.items() if value} for name, row in heads.items()}
     for row in found.values():
-        if separate := {major: names for major, names in row.get("separate", {}).items() if names}:
-            row["separate"] = separate
-        else:
-            row.pop("separate", None)
+        for field in ("separate", "more"):
+            if known := {major: names for major, names in row.pop(field, {}).items() if names}:
+                row[field] = known
     return {"versions": [rows[0]["version"] for rows in versions], "heads": found, "headless": headless}
 
 
@@ -55,8 +54,8 @@ def in_page(page: str, section: str) -> str:
 
 
 def _empty(row: Row) -> dict[str, Any]:
-    lists: dict[str, Any] = {field: [] for field in ("input", "output", "inner", "kept", "more")}
-    maps: dict[str, Any] = {field: {} for field in ("ties", "flag", "separate", "settings")}
+    lists: dict[str, Any] = {field: [] for field in ("input", "output", "inner", "kept")}
+    maps: dict[str, Any] = {field: {} for field in ("ties", "flag", "separate", "more", "settings")}
     return {"type": row["type"], "prefix": row["prefix"], "scaled": False, "unlike": False, **maps, **lists}
 
 
@@ -77,7 +76,7 @@ def _add(found: dict[str, Any], row: Row) -> None:
     found["inner"] = _distinct([*found["inner"], *inner])
     found["input"] = _distinct([*found["input"], *inputs])
     found["kept"] = _distinct([*found["kept"], *kept])
-    found["more"] += [group for group in row.get("more", []) if group not in found["more"]]
+    found["more"].setdefault(major, row.get("more", []))
     found["scaled"], found["unlike"] = found["scaled"] or row["scaled"], found["unlike"] or row["unlike"]
     found["settings"] |= row["settings"]
     one = {*row["one_if_untied"], *untied["input"], *outputs}

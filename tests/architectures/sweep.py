@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 from architectures.rows import STATES, TEXT
-from architectures.small_models import FLAG, build, save
+from architectures.small_models import FLAG, Model, build, groups, save
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from tiejax.checkpoints.check import check_folder
 
 Tensors = dict[str, torch.Tensor]
-FILE = "model.safetensors"
+Sharing = frozenset[tuple[str, ...]]  # the groups of names of a model that are one parameter
+FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 OUTCOMES = ("right", "cannot say", "wrong", "silent")
 
 
@@ -30,33 +31,44 @@ def outcomes(kind: type[PreTrainedModel], folder: Path) -> Iterator[tuple[str, s
     if models[True].output is None:
         return
     saved: dict[bool, Tensors] = {}
+    inputs: list[str] = []
     for tied, model in models.items():
         names = save(model, folder / str(tied))
         saved[tied] = load_file(folder / str(tied) / FILE)
-        models_out = names["output"]
-    writes = {model.tied: set(saved[tied]) for tied, model in models.items()}
+        inputs, outputs = (names["input"], []) if tied else (inputs, names["output"])  # the tied model comes first
+    writes = {_sharing(model): set(saved[tied]) for tied, model in models.items()}
     for tied in models:
         config = json.loads((folder / str(tied) / "config.json").read_text())
         for name, states in _states(config):
             changed = _with_states(config, states)
-            now = build(kind, tied, states=states).tied
+            now = _sharing(build(kind, tied, states=states))
             if now not in writes:
                 continue
             sound = _sound(saved[tied], writes, now)
             yield f"flag {name}", _outcome(folder, changed, saved[tied], sound)
         own = _own_states(config)
-        for name, damage in _damages(models_out, tied):
+        sharing = _sharing(build(kind, tied, states=own))
+        for name, damage in _damages(inputs, outputs, tied):
             tensors = damage(saved[tied])
-            yield name, _outcome(folder, config, tensors, _sound(tensors, writes, build(kind, tied, states=own).tied))
+            yield name, _outcome(folder, config, tensors, _sound(tensors, writes, sharing))
+        yield "sharded", _outcome(folder, config, saved[tied], _sound(saved[tied], writes, sharing), shards=2)
 
 
-def _damages(output: list[str], tied: bool) -> Iterator[tuple[str, Callable[[Tensors], Tensors]]]:
-    """Yield changes of tensors by name."""
+def _damages(inputs: list[str], output: list[str], tied: bool) -> Iterator[tuple[str, Callable[[Tensors], Tensors]]]:
+    """Yield changes of tensors by name. inputs: names of the input table of a tied model; output: of the untied head."""
     yield "bfloat16", lambda tensors: {name: value.bfloat16() for name, value in tensors.items()}
     if tied:
+        yield "head added, equal", lambda tensors: _with_head(tensors, inputs, output, 0.0)
+        yield "head added, perturbed", lambda tensors: _with_head(tensors, inputs, output, 1e-3)
         return
     yield "head removed", lambda tensors: {name: value for name, value in tensors.items() if name not in output}
     yield "further tables removed", _without_further
+
+
+def _with_head(tensors: Tensors, inputs: list[str], output: list[str], added: float) -> Tensors:
+    """Return the tensors with a second table, the first with a number added, where the file of a tied model has none."""
+    table = next((tensors[name] for name in inputs if name in tensors), None)
+    return tensors if table is None else {name: torch.add(table, added) for name in output} | tensors
 
 
 def _without_further(tensors: Tensors) -> Tensors:
@@ -68,26 +80,43 @@ def _without_further(tensors: Tensors) -> Tensors:
     }
 
 
-def _sound(tensors: Tensors, writes: dict[bool, set[str]], tied: bool) -> bool:
+def _sharing(model: Model) -> Sharing:
+    return frozenset(map(tuple, groups(model)))
+
+
+def _sound(tensors: Tensors, writes: dict[Sharing, set[str]], sharing: Sharing) -> bool:
     """Return whether a file has all tables that the class writes, and no other one that differs from them."""
-    wanted = writes[tied]
+    wanted = writes[sharing]
     further = [tensors[name] for name in tensors.keys() - wanted]
     own = [tensors[name] for name in tensors.keys() & wanted]
     return wanted <= tensors.keys() and all(any(torch.equal(value, other) for other in own) for value in further)
 
 
-def _outcome(folder: Path, config: dict[str, Any], tensors: Tensors, sound: bool) -> str:
+def _outcome(folder: Path, config: dict[str, Any], tensors: Tensors, sound: bool, shards: int = 1) -> str:
     out = folder / "damaged"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     (out / "config.json").write_text(json.dumps(config))
-    save_file({name: value.contiguous() for name, value in tensors.items()}, out / FILE, {"format": "pt"})
+    _write(out, {name: value.contiguous() for name, value in tensors.items()}, shards)
     answer = check_folder(out).answer
     if answer == "cannot say":
         return answer
     if (answer == "agrees") == sound:
         return "right"
     return "wrong" if sound else "silent"
+
+
+def _write(folder: Path, tensors: Tensors, shards: int) -> None:
+    if shards == 1:
+        save_file(tensors, folder / FILE, {"format": "pt"})
+        return
+    listed = {}
+    for shard in range(shards):
+        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
+        names = list(tensors)[shard::shards]
+        save_file({name: tensors[name] for name in names}, folder / file, {"format": "pt"})
+        listed |= dict.fromkeys(names, file)
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": listed}))
 
 
 def _own_states(config: dict[str, Any]) -> dict[str, bool | None]:

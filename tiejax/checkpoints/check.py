@@ -126,8 +126,11 @@ def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement
         )
         found[version] = _by_relation(checkpoint, tables, effective)
         if found[version].answer == "agrees":
-            further = _by_further_tensors(checkpoint, tables) if effective else _by_separate(checkpoint, tables, version)
-            found[version] = further or found[version]
+            # The flag may make other tensors one in a class whose two tables it never makes one.
+            one = effective or (ties == "never" and states[0] is not False)
+            further = _by_further_tensors(checkpoint, tables) if one else None
+            separate = None if effective else _by_separate(checkpoint, tables, version, one)
+            found[version] = further or separate or found[version]
     last, answers = list(found.values())[-1], {judgement.answer for judgement in found.values()}
     said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in found.items())
     if len(answers) > 1:
@@ -158,8 +161,11 @@ def _by_relation(checkpoint: Checkpoint, tables: Stored, tied: bool) -> Judgemen
             return Judgement("disagrees", "loaders that trust the flag drop the stored output table", set_false)
 
 
-def _by_separate(checkpoint: Checkpoint, tables: Stored, version: str) -> Judgement | None:
-    """Judge an untied model by the copies of its input table that it reads; return None if all are stored."""
+def _by_separate(checkpoint: Checkpoint, tables: Stored, version: str, flag: bool) -> Judgement | None:
+    """Judge an untied model by the copies of tensors that it reads; return None if all are stored.
+
+    flag: whether the flag makes one what is in `Architecture.more`, of a class whose two tables are never one.
+    """
     assert tables.architecture is not None
     if tables.input is None:
         return None
@@ -169,6 +175,12 @@ def _by_separate(checkpoint: Checkpoint, tables: Stored, version: str) -> Judgem
         spelled = [stored_under(checkpoint, tables.architecture, tables.input, name) for name in names]
         if not any(name in checkpoint.tensors for name in spelled):
             return Judgement("disagrees", f"{names[0]} is missing, so that loaders initialise it at random", None)
+    for group in () if flag else tables.architecture.more.get(version, ()):
+        spelled = [stored_under(checkpoint, tables.architecture, tables.input, name) for name in group]
+        missing = [name for name in spelled if name not in checkpoint.tensors]
+        if 0 < len(missing) < len(spelled):
+            reason = f"{missing[0]} is missing, and the flag says that it is not {group[0]}: loaders initialise it anew"
+            return Judgement("disagrees", reason, None)
     return None
 
 

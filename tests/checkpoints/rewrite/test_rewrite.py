@@ -233,7 +233,7 @@ def test_configuration_with_a_lone_surrogate(tmp_path):
     assert json.loads((tmp_path / "out" / "config.json").read_text()) == CONFIG | {"name": "\ud800 語"}
 
 
-@pytest.mark.parametrize("depth", [300, 900, 930, 960, 980, 5000])
+@pytest.mark.parametrize("depth", [300, 900, 930, 960, 980, 500_000])
 def test_deeply_nested_configuration_is_written_or_refused(tmp_path, depth):
     """Python's recursion limit is reached at a depth that depends on the caller."""
     folder = equal(tmp_path / "c")
@@ -249,7 +249,7 @@ def test_deeply_nested_configuration_is_written_or_refused(tmp_path, depth):
         assert depth > 300
         assert re.search(r"config\.json: (nested too deeply|invalid JSON)", message)
     else:
-        assert depth < 5000
+        assert depth < 500_000
         assert (tmp_path / "out" / "config.json").read_text().count("[") == depth
 
 

@@ -30,7 +30,7 @@ class Architecture(NamedTuple):
         output: names of the output table in files; none if the architecture predicts no tokens
         kept: names under which the library stores the one table of tied models
         inner: names of further copies of the input table, which the library stores only for untied models
-        more: groups of names of other tensors that are one if these tables are one
+        more: groups of names of other tensors that the flag makes one, by major version of the library
         ties: what decides whether the tables are one, by major version of the library
         flag: whether the tables are one, "t" or "f" ("?" if unknown), by major version of the library, for the states of the
             flag at the top of the configuration (absent, true, false) and, if the class has a `text_config`, for each of these
@@ -48,7 +48,7 @@ class Architecture(NamedTuple):
     output: tuple[str, ...]
     kept: tuple[str, ...]
     inner: tuple[str, ...]
-    more: tuple[tuple[str, ...], ...]
+    more: Mapping[str, tuple[tuple[str, ...], ...]]
     ties: Mapping[str, Ties]
     flag: Mapping[str, str]
     separate: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -73,8 +73,13 @@ class Architecture(NamedTuple):
     @property
     def tables(self) -> tuple[str, ...]:
         """The names of all tensors that are one if the two tables are one."""
-        further = (name for names in self.more for name in names)
+        further = (name for names in self.groups for name in names)
         return (*self.input, *self.output, *self.kept, *self.inner, *further)
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of names of other tensors that the flag makes one in some version of the library."""
+        return tuple(dict.fromkeys(group for groups in self.more.values() for group in groups))
 
     @property
     def by_flag(self) -> bool:
@@ -92,17 +97,17 @@ def known() -> dict[str, Architecture]:
     content = json.loads((resources.files("tiejax.checkpoints.hub") / FILE).read_text("utf-8"))
     found = {name: _with_head(name, row) for name, row in content["heads"].items()}
     for kind, rows in content["headless"].items():
-        found |= {name: Architecture(name, kind, "", tuple(inputs), (), (), (), (), {}, {}) for name, inputs in rows.items()}
+        found |= {name: Architecture(name, kind, "", tuple(inputs), (), (), (), {}, {}, {}) for name, inputs in rows.items()}
     return found
 
 
 def _with_head(name: str, row: Mapping[str, Any]) -> Architecture:
     tensors: dict[str, Any] = {field: tuple(row.get(field, ())) for field in NAMES}
-    others_tied = tuple(tuple(group) for group in row.get("more", ()))
+    more = {version: tuple(tuple(group) for group in groups) for version, groups in row.get("more", {}).items()}
     usual: dict[str, Any] = {"prefix": "", "flag": {}, "settings": {}, "scaled": False, "unlike": False}
     others: dict[str, Any] = {field: row.get(field, value) for field, value in usual.items()}
     others["separate"] = {version: tuple(names) for version, names in row.get("separate", {}).items()}
-    return Architecture(name=name, type=row["type"], ties=row["ties"], more=others_tied, **others, **tensors)
+    return Architecture(name=name, type=row["type"], ties=row["ties"], more=more, **others, **tensors)
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
@@ -133,7 +138,7 @@ def _named(config: Mapping[str, Any]) -> Architecture | None:
 
 def unsafe(architecture: Architecture, title: str | None) -> str | None:
     """Return why logits may change if the flag is changed with the same tables; None if they do not."""
-    if any("?" in table for table in architecture.flag.values()):
+    if any(set(table) == {"?"} for table in architecture.flag.values()):
         return f"it is not known which flag ties {title}"
     if architecture.scaled:
         return f"the flag of {title} changes more than its tables, such as the scale of logits"

@@ -139,9 +139,10 @@ def levels(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def with_flag(config: Mapping[str, Any], tied: bool) -> dict[str, Any]:
-    """Return a configuration whose flag is `tied` at the top, in the text model's part, and wherever else it is set."""
+    """Return a configuration whose flag is `tied` at the top, in every part with a vocabulary, and wherever else it is set."""
     parts = {name: part for name, part in config.items() if isinstance(part, dict)}
-    inner = {name: with_flag(part, tied) for name, part in parts.items() if FLAG in part or f"{name}." == TEXT}
+    flagged = {name for name, part in parts.items() if {FLAG, "vocab_size"} & part.keys() or f"{name}." == TEXT}
+    inner = {name: with_flag(parts[name], tied) for name in parts if name in flagged}
     return {**config, **inner, FLAG: tied}
 
 

@@ -27,7 +27,7 @@ def further_groups(checkpoint: Checkpoint, architecture: Architecture, table: Te
     """
     copies = [name for name in (*architecture.inner, *architecture.kept) if name not in architecture.output]
     further = [tensor for tensor in _stored(checkpoint, architecture, table, copies) if tensor.name != table.name]
-    others = [_stored(checkpoint, architecture, table, names) for names in architecture.more]
+    others = [_stored(checkpoint, architecture, table, names) for names in architecture.groups]
     return [Group(tuple(tensors)) for tensors in ([table, *further], *others) if len(tensors) > 1]
 
 

@@ -82,7 +82,7 @@ def _copies(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -
         (name for name in map(name_of, architecture.output) if name in checkpoint.tensors), name_of(architecture.output[0])
     )
     copies = {output: table} | {name_of(name): table for name in architecture.inner}
-    for group in architecture.more:
+    for group in architecture.groups:
         names = [name_of(name) for name in group]
         stored = [checkpoint.tensors[name] for name in names if name in checkpoint.tensors]
         copies |= {name: stored[0] for name in names if stored}
