@@ -12,17 +12,22 @@ def merged(versions: Sequence[Sequence[Row]]) -> dict[str, Any]:
     """Return the content of architectures.json; versions: the rows of each version, the newest first."""
     heads: dict[str, dict[str, Any]] = {}
     headless: dict[str, dict[str, list[str]]] = {}
+    unsure: set[str] = set()
     for rows in versions:
         for row in rows:
             if row.get("head") and not _doubtful(row):
                 _add(heads.setdefault(row["class"], _empty(row)), row)
+            elif row.get("head") and row["class"] in heads:  # known from a newer version: which flags tie it in this one
+                _add_flag(heads[row["class"]], row)
+            elif row.get("head"):  # its head is another model's, or not there in a newer version
+                unsure.add(row["class"])
             elif row.get("head") is False:
                 inputs = headless.setdefault(row["type"], {}).setdefault(row["class"], [])
                 # A base model is also loaded from a file whose names begin with its prefix, as those of a model with a head.
                 names = [*row["input"], *(f"{row['prefix']}.{name}" for name in row["input"] if row["prefix"])]
                 inputs += [name for name in names if name not in inputs]
     for classes in headless.values():
-        for name in heads.keys() & classes.keys():  # a version of the library without the head
+        for name in (heads.keys() | unsure) & classes.keys():  # a version of the library without the head
             del classes[name]
     found = {name: {field: value for field, value in row.items() if value} for name, row in heads.items()}
     for row in found.values():
@@ -81,6 +86,11 @@ def _add(found: dict[str, Any], row: Row) -> None:
     found["settings"] |= row["settings"]
     one = {*row["one_if_untied"], *untied["input"], *outputs}
     found["separate"].setdefault(major, [name for name in tied["shared"] if name not in one])
+    _add_flag(found, row)
+
+
+def _add_flag(found: dict[str, Any], row: Row) -> None:
+    major = row["version"].split(".")[0]
     found["ties"].setdefault(major, {(True, False): "by flag", (True, True): "always"}.get(_flags(row), "never"))
     found["flag"].setdefault(major, row["flag"])
 
