@@ -187,8 +187,10 @@ def test_flag():
     nested = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "tie_word_embeddings": False}}
     assert flag_of(nested).tied is None
     assert flag_of(nested).where.endswith("take differently: untied in version 4, tied in version 5")
-    unread = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"tie_word_embeddings": False}}
-    said = "text_config.tie_word_embeddings: false is not read; the default of mistral3 is true"
+    differing = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"tie_word_embeddings": False}}
+    assert flag_of(differing).where.endswith("take differently: untied in version 4, tied in version 5")
+    unread = {"architectures": ["Ernie4_5_VLMoeForConditionalGeneration"], "text_config": {"tie_word_embeddings": False}}
+    said = "text_config.tie_word_embeddings: false is not read; the default of ernie4_5_vl_moe is true"
     assert flag_of(unread) == (True, said)
     assert flag_of(nested | {"tie_word_embeddings": False}) == (False, "tie_word_embeddings: false")
     assert flag_of({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}).tied is True
