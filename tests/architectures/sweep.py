@@ -35,7 +35,7 @@ def outcomes(kind: type[PreTrainedModel], folder: Path) -> Iterator[tuple[str, s
     for tied, model in models.items():
         names = save(model, folder / str(tied))
         saved[tied] = load_file(folder / str(tied) / FILE)
-        inputs, outputs = (names["input"], []) if tied else (inputs, names["output"])  # the tied model comes first
+        inputs, outputs = (names["output"], []) if tied else (inputs, names["output"])  # the tied model comes first
     writes = {_sharing(model): set(saved[tied]) for tied, model in models.items()}
     for tied in models:
         config = json.loads((folder / str(tied) / "config.json").read_text())
@@ -55,7 +55,7 @@ def outcomes(kind: type[PreTrainedModel], folder: Path) -> Iterator[tuple[str, s
 
 
 def _damages(inputs: list[str], output: list[str], tied: bool) -> Iterator[tuple[str, Callable[[Tensors], Tensors]]]:
-    """Yield changes of tensors by name. inputs: names of the input table of a tied model; output: of the untied head."""
+    """Yield changes of tensors by name. inputs: names of the table that the head of a tied model reads; output: of the untied head."""
     yield "bfloat16", lambda tensors: {name: value.bfloat16() for name, value in tensors.items()}
     if tied:
         yield "head added, equal", lambda tensors: _with_head(tensors, inputs, output, 0.0)
