@@ -55,7 +55,10 @@ def outcomes(kind: type[PreTrainedModel], folder: Path) -> Iterator[tuple[str, s
 
 
 def _damages(inputs: list[str], output: list[str], tied: bool) -> Iterator[tuple[str, Callable[[Tensors], Tensors]]]:
-    """Yield changes of tensors by name. inputs: names of the table that the head of a tied model reads; output: of the untied head."""
+    """Yield changes of tensors by name.
+
+    inputs: names of the table that the head of a tied model reads. output: names of the head of an untied model.
+    """
     yield "bfloat16", lambda tensors: {name: value.bfloat16() for name, value in tensors.items()}
     if tied:
         yield "head added, equal", lambda tensors: _with_head(tensors, inputs, output, 0.0)
