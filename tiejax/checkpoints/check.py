@@ -179,7 +179,9 @@ def _by_separate(checkpoint: Checkpoint, tables: Stored, version: str, flag: boo
         spelled = [stored_under(checkpoint, tables.architecture, tables.input, name) for name in group]
         missing = [name for name in spelled if name not in checkpoint.tensors]
         if 0 < len(missing) < len(spelled):
-            reason = f"{missing[0]} is missing, and the flag says that it is not {group[0]}: loaders initialise it anew"
+            reason = (
+                f"{missing[0]} is missing, so that loaders initialise it, since the flag does not make it one with the others"
+            )
             return Judgement("disagrees", reason, None)
     return None
 
