@@ -4,8 +4,8 @@ import functools
 import json
 import os
 import re
-import sys
 import socket
+import sys
 
 import numpy as np
 import pytest
