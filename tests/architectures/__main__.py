@@ -10,6 +10,7 @@ the installed version.
 import argparse
 import collections
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -47,11 +48,14 @@ def write_rows(file: Path) -> None:
             done.add(kind.__name__)
 
 
-def sweep(file: Path) -> None:
-    """Append the outcomes of `check` for each architecture that the file does not have yet; print how often each was seen."""
-    from architectures.small_models import architectures
-    from architectures.sweep import OUTCOMES, outcomes
+def count(file: Path, study: str) -> None:
+    """Append the outcomes of each architecture that the file does not have yet; print how often each was seen.
 
+    study: "sweep" or "logits", the module whose `outcomes` are counted.
+    """
+    from architectures.small_models import architectures
+
+    module = importlib.import_module(f"architectures.{study}")
     rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     done = {row["class"] for row in rows}
     with file.open("a") as opened:
@@ -59,20 +63,22 @@ def sweep(file: Path) -> None:
             if kind.__name__ in done:
                 continue
             with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Exception):  # a class that cannot be built
-                rows.append({"class": kind.__name__, "found": list(outcomes(kind, Path(folder)))})
+                rows.append({"class": kind.__name__, "found": list(module.outcomes(kind, Path(folder)))})
                 opened.write(json.dumps(rows[-1]) + "\n")
                 opened.flush()
-                print(len(rows), kind.__name__, [pair for pair in rows[-1]["found"] if pair[1] in OUTCOMES[2:]], flush=True)
-    counts = collections.Counter((damage, outcome) for row in rows for damage, outcome in row["found"])
-    print("  ".join(f"{column:>10}" for column in OUTCOMES))
-    for damage in sorted({damage for damage, _ in counts}):
-        print("  ".join(f"{counts[damage, outcome]:>10}" for outcome in OUTCOMES), damage)
+                bad = [found for found in rows[-1]["found"] if found[1] in module.OUTCOMES[2:]]
+                print(len(rows), kind.__name__, bad, flush=True)
+    counts = collections.Counter((what, outcome) for row in rows for what, outcome, *_ in row["found"])
+    print("  ".join(f"{column:>10}" for column in module.OUTCOMES))
+    for what in sorted({what for what, _ in counts}):
+        print("  ".join(f"{counts[what, outcome]:>10}" for outcome in module.OUTCOMES), what)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--merge", action="store_true", help="merge the files of several versions, the newest first")
     parser.add_argument("--sweep", action="store_true", help="append what `check` says of every class to a file, and count it")
+    parser.add_argument("--logits", action="store_true", help="the same for logits before and after `untie` and `tie`")
     parser.add_argument("files", nargs="+", type=Path)
     given = parser.parse_args()
     if given.merge:
@@ -80,8 +86,8 @@ def main() -> None:
         content = merged(rows)
         DATA.write_text(json.dumps(content, separators=(",", ":"), sort_keys=True) + "\n")
         PAGE.write_text(in_page(PAGE.read_text(), described(content)))
-    elif given.sweep:
-        sweep(given.files[0])
+    elif given.sweep or given.logits:
+        count(given.files[0], "sweep" if given.sweep else "logits")
     else:
         write_rows(given.files[0])
 

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -194,6 +194,13 @@ def groups(model: Model) -> list[list[str]]:
     return [group for group in names.values() if len(group) > 1]
 
 
+def is_stored(value: torch.Tensor, tables: Iterable[torch.Tensor]) -> bool:
+    """Return whether a parameter is written to the file of a small model."""
+    return (
+        any(value is table for table in tables) or value.numel() <= MOST_VALUES or (value.ndim == 2 and TOKENS in value.shape)
+    )
+
+
 def save(model: Model, folder: Path) -> dict[str, list[str]]:
     """Save a model; return the names in the file of its tables, as `input` and `output`."""
     torch.manual_seed(0)
@@ -202,11 +209,7 @@ def save(model: Model, folder: Path) -> dict[str, list[str]]:
     modules = {"input": model.input, "output": model.output}
     tables = {role: module.weight for role, module in modules.items() if module is not None}
     for name, value in model.module.named_parameters(remove_duplicate=False):
-        if (
-            any(value is table for table in tables.values())
-            or value.numel() <= MOST_VALUES
-            or (value.ndim == 2 and TOKENS in value.shape)
-        ):
+        if is_stored(value, tables.values()):
             if id(value) not in filled:
                 filled[id(value)] = torch.randn(value.shape)
             state[name] = filled[id(value)]

@@ -36,3 +36,9 @@ def test_different_leaves_are_named_from_a_compiled_step():
 
     with pytest.raises(Exception, match="tie a -> b: the values of the two leaves differ"):
         wrong()
+
+
+@pytest.mark.parametrize("atol", [-1.0, float("nan")])
+def test_a_tolerance_that_is_no_distance(atol):
+    with pytest.raises(ValueError, match=r"atol: expected a number >= 0"):
+        assert_tied({"a": A, "b": A.T}, TIES, atol=atol)

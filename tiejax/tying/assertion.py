@@ -22,11 +22,14 @@ def assert_tied(params: PyTree, ties: TiesLike, atol: float = 0.0) -> None:
     Args:
         params: Full parameters, traced or not.
         ties: A tie or several, between leaves of `params`.
-        atol: The largest difference between two entries that counts as equal.
+        atol: The largest difference between two floating-point entries that counts as equal; others must be the same.
 
     Raises:
         TieError: The leaves of a tie differ, the ties do not fit `params`, or `params` are stored.
+        ValueError: `atol` is negative or NaN.
     """
+    if not atol >= 0:
+        raise ValueError(f"atol: expected a number >= 0, got {atol}")
     leaves, _ = leaves_by_path(params)
     resolved = resolve_full(ties, params)
     equal = [_equal(apply_transform(tie, leaves[tie.source]), leaves[tie.target], atol) for tie in resolved]

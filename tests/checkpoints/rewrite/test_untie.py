@@ -138,6 +138,18 @@ def test_new_head_beside_a_wrapped_module(tmp_path):
     assert untie(checkpoint(tmp_path / "c", {"model._orig_mod.embed_tokens.weight": values()}, TIED), tmp_path / "out") == HEAD
 
 
+def test_weights_in_other_formats_are_not_copied(tmp_path):
+    folder = tied(tmp_path / "tied")
+    others = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "pytorch_model-00001-of-00002.bin")
+    for name in (*others, "training_args.bin"):
+        (folder / name).write_bytes(b"old")
+    untie(folder, tmp_path / "untied")
+    assert not {path.name for path in (tmp_path / "untied").iterdir()} & set(others)
+    assert (tmp_path / "untied/training_args.bin").read_bytes() == b"old"
+    card = (tmp_path / "untied/README.md").read_text()
+    assert all(f"`{name}`" in card for name in others)
+
+
 def test_existing_folder_is_refused(tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(CheckpointError, match="already exists"):

@@ -4,6 +4,8 @@ import importlib.metadata
 import os
 from pathlib import Path
 
+from tiejax.checkpoints.rewrite.entries import other_formats
+
 CARD = "README.md"
 
 
@@ -11,7 +13,9 @@ def section(folder: Path, command: str, changes: str) -> str:
     """Return the section in Markdown. folder: the checkpoint that was rewritten. changes: sentences."""
     version = importlib.metadata.version("tiejax")
     by = f"`tiejax {command}` (version {version}) wrote this checkpoint from {_name(folder)}."
-    return f"\n\n## Changed by tiejax\n\n{by} {changes}\n"
+    others = [f"`{file}`" for file in other_formats(Path(name) for name in sorted(os.listdir(folder)))]
+    left = f" Weights in other formats were not copied, since they are unchanged: {', '.join(others)}." if others else ""
+    return f"\n\n## Changed by tiejax\n\n{by} {changes}{left}\n"
 
 
 def _name(folder: Path) -> str:

@@ -1,7 +1,9 @@
 """Files and folders in a checkpoint's folder, at any depth; links to other places are refused."""
 
+import fnmatch
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +12,16 @@ from tiejax.system.files import KINDS
 
 MOST_DEPTH = 64  # limit of nested folders, such that a copy can be removed again if writing fails
 BLOBS = "blobs"  # folder of the hub's cache to which the links in `snapshots/REVISION` point
+
+# Files with the same weights in other formats, which are not rewritten.
+OTHER_FORMATS = (
+    "pytorch_model*.bin",
+    "pytorch_model*.bin.index.json",
+    "tf_model*.h5*",
+    "flax_model*.msgpack*",
+    "*.gguf",
+    "*.onnx",
+)
 
 
 class Entries(NamedTuple):
@@ -42,6 +54,12 @@ def entries(root: Path) -> Entries:
             else:
                 found.files.append(folder / name)
     return found
+
+
+def other_formats(files: Iterable[Path]) -> list[Path]:
+    """Return the files directly in a checkpoint's folder that hold its weights in another format than safetensors."""
+    names = [file for file in files if len(file.parts) == 1]
+    return [file for file in names if any(fnmatch.fnmatch(file.name, pattern) for pattern in OTHER_FORMATS)]
 
 
 def _is_folder(root: Path, entry: Path, allowed: tuple[Path, ...]) -> bool:

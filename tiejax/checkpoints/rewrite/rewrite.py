@@ -20,7 +20,7 @@ from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.reading import counted, steps
 from tiejax.checkpoints.rewrite import new_folder
 from tiejax.checkpoints.rewrite.card import CARD
-from tiejax.checkpoints.rewrite.entries import Entries, entries
+from tiejax.checkpoints.rewrite.entries import Entries, entries, other_formats
 from tiejax.checkpoints.rewrite.stored import LENGTH_BYTES, blocks_of, extent_of, header_of
 from tiejax.checkpoints.rewrite.vectors import rounded
 from tiejax.system.memory import size_words
@@ -52,7 +52,7 @@ def part_of(name: str, dtype: str, values: np.ndarray) -> Part:
 
 
 def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
-    """Return the entries to copy.
+    """Return the entries to copy: all except weights in other formats than safetensors, which would stay as they were.
 
     Raises CheckpointError if `out` exists or is in the folder, an entry cannot be copied, or two files contain one tensor.
     """
@@ -61,7 +61,9 @@ def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
         raise CheckpointError(f"{checkpoint.folder}: {checkpoint.twice}; keep one of the two")
     if within(out, checkpoint.folder):
         raise CheckpointError(f"{out}: lies in {checkpoint.folder}, which is only read; name a folder outside it")
-    return entries(checkpoint.folder)
+    found = entries(checkpoint.folder)
+    others = other_formats(found.files)
+    return found._replace(files=[file for file in found.files if file not in others])
 
 
 def within(path: Path, folder: Path) -> bool:
