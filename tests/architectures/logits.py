@@ -95,7 +95,10 @@ def loaded(kind: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
         torch.manual_seed(0)
         model = kind.from_pretrained(folder, dtype=torch.float32, **PLAIN)
     tables = [table.weight for table in (model.get_input_embeddings(), model.get_output_embeddings())]
-    made = {value: _made(name, value.shape) for name, value in model.named_parameters() if not is_stored(value, tables)}
+    one = known().get(kind.__name__)
+    first = {name: group[0] for group in (one.groups if one else ()) for name in group}  # a tied model has one of them
+    wide = {name: value for name, value in model.named_parameters() if not is_stored(value, tables)}
+    made = {value: _made(first.get(name, name), value.shape) for name, value in wide.items()}
     for module in model.modules():
         for name, value in module.named_parameters(recurse=False):
             if value in made:  # not `value.data`, since some are left on the meta device

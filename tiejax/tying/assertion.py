@@ -50,7 +50,7 @@ def _equal(one: Any, other: Any, atol: float) -> Any:
     equal = (one == other) | (numpy.isnan(one) & numpy.isnan(other))
     if atol > 0:
         equal |= numpy.abs(numpy.subtract(one, other)) <= atol
-    return numpy.asarray(numpy.all(equal))
+    return numpy.all(equal)
 
 
 def _raise_unless(equal: Sequence[np.ndarray | jax.Array], names: Sequence[str]) -> None:
