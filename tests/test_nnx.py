@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 import tiejax.nnx
-from tiejax.tying import Functions, Scale, Tie, TieError, find_ties, retie, store, tie_between, tied_loss
+from tiejax.tying import Functions, Scale, Tie, TieError, find_ties, gradients_by_use, retie, store, tie_between, tied_loss
 
 VOCABULARY, WIDTH = 7, 3
 TOKENS = jnp.arange(VOCABULARY)
@@ -660,3 +660,16 @@ def test_a_source_that_a_method_sets(gradient):
     assert float(module.a[...]) == 4
     assert float(nnx.jit(lambda module: module.doubled())(module)) == 64
     assert float(module.a[...]) == 8
+
+
+@pytest.mark.parametrize("transform", [nnx.jit, nnx.remat])
+def test_changes_under_transforms_are_refused(transform):
+    """Whether a traced statistic has changed is not known."""
+    full = model()
+    stored = store(full, TIE)
+    inside = transform(lambda module: cross_entropy(module(TOKENS)))
+    for function in (tied_loss(inside, TIE), jax.grad(tied_loss(inside, TIE), allow_int=True)):
+        with pytest.raises(TieError, match="the loss changed .* of a copy of the module, and the change would be lost"):
+            function(stored)
+    with pytest.raises(TieError, match="the loss changed"):
+        gradients_by_use(inside, stored, TIE)

@@ -65,12 +65,6 @@ class Ties(tuple[Tie, ...]):
     def __reduce__(self) -> tuple[Any, ...]:
         return Ties, (tuple(self),)  # without the hash, which another process computes from other hashes of strings
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Ties, (tuple(self),)  # without the hash, which another process computes from other hashes of strings
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Ties, (tuple(self),)  # without the hash, which another process computes from other hashes of strings
-
     def __repr__(self) -> str:
         return f"Ties({super().__repr__()})"
 
