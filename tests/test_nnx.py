@@ -669,7 +669,7 @@ def test_changes_under_transforms_are_refused(transform):
     stored = store(full, TIE)
     inside = transform(lambda module: cross_entropy(module(TOKENS)))
     for function in (tied_loss(inside, TIE), jax.grad(tied_loss(inside, TIE), allow_int=True)):
-        with pytest.raises(TieError, match="the loss changed .* of a copy of the module, and the change would be lost"):
+        with pytest.raises(TieError, match=r"the loss changed .* of a copy of the module, and the change would be lost"):
             function(stored)
     with pytest.raises(TieError, match="the loss changed"):
         gradients_by_use(inside, stored, TIE)
