@@ -32,7 +32,12 @@ OUTCOMES = ("equal", "refused", "not run", "differ")
 LENGTH = 6  # tokens of an input
 FEATURES = ("pixel_values", "input_features", "input_values")
 SECONDS = 120  # for one architecture
-FILLS = ((torch.Tensor, "normal_"), (torch.Tensor, "uniform_"), (torch.nn.init, "_no_grad_trunc_normal_"))
+FILLS = (
+    (torch.Tensor, "normal_"),
+    (torch.Tensor, "uniform_"),
+    (torch.nn.init, "_no_grad_trunc_normal_"),
+    (torch.nn.init, "orthogonal_"),
+)
 
 
 def outcomes(kind: type[PreTrainedModel], folder: Path) -> Iterator[tuple[str, str, str]]:
