@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 
 import tiejax.nnx
-from tiejax.tying import Functions, Scale, Tie, TieError, find_ties, retie, store, tie_between, tied_loss
+from tiejax.tying import Functions, Scale, Tie, TieError, find_ties, gradients_by_use, retie, store, tie_between, tied_loss
 
 VOCABULARY, WIDTH = 7, 3
 TOKENS = jnp.arange(VOCABULARY)
@@ -590,3 +590,86 @@ def test_evaluation_of_a_copy_of_the_module(call):
     value = tied_loss(lambda model: cross_entropy(getattr(model, call)(TOKENS)), TIE)(store(full, TIE))
     table = full.emb.embedding[...]
     np.testing.assert_allclose(value, cross_entropy(table @ table.T), rtol=RTOL)
+
+
+class Square(nnx.Module):
+    """The product of two tied numbers, x a b."""
+
+    def __init__(self):
+        self.a, self.b = nnx.Param(jnp.float32(2)), nnx.Param(jnp.float32(5))
+
+    def __call__(self, x):
+        return x * self.a[...] * self.b[...]
+
+    def gradient(self, x):
+        return nnx.grad(lambda module: module(x))(self)["a"][...]
+
+    @nnx.jit
+    def compiled_gradient(self, x):
+        return nnx.grad(lambda module: module(x))(self)["a"][...]
+
+    def functional_gradient(self, x):
+        graphdef, params, rest = nnx.split(self, nnx.Param, ...)
+        return jax.grad(lambda params: nnx.merge(graphdef, params, rest)(x))(params)["a"][...]
+
+    def clone(self):
+        return nnx.clone(self)
+
+    def doubled(self):
+        self.a[...] = 2 * self.a[...]
+        return self.a[...] * self.b[...]
+
+
+def square(gradient="all"):
+    return tiejax.nnx.tie(Square(), Tie("a", "b", gradient=gradient))
+
+
+@pytest.mark.parametrize("how", ["gradient", "compiled_gradient", "functional_gradient"])
+def test_gradients_within_a_method(how):
+    """Of x a a, which is 2 x a, also for the source that a transform traces."""
+    assert float(getattr(square(), how)(3.0)) == 2 * 3 * 2
+    with pytest.raises(TieError, match="gradients that are taken outside"):
+        getattr(square(gradient=(0.5, 1.0)), how)(3.0)
+
+
+def test_gradients_within_a_block():
+    module = square()
+    with tiejax.nnx.filled(module):
+        assert float(nnx.grad(lambda module: module(3.0))(module)["a"][...]) == 12
+
+
+def test_copies_made_within_a_method_are_tied():
+    for copied in (square().clone(), cloned_in_block(square())):
+        copied.a[...] = jnp.float32(6)
+        assert float(copied(1.0)) == 36
+        assert float(copied.gradient(1.0)) == 12
+        with pytest.raises(TieError, match="holds no array"):
+            copied.b[...]
+
+
+def cloned_in_block(module):
+    with tiejax.nnx.filled(module):
+        return nnx.clone(module)
+
+
+@pytest.mark.parametrize("gradient", ["all", "owner", (0.5, 1.0)])
+def test_a_source_that_a_method_sets(gradient):
+    """The target follows at once, and the source keeps its new value."""
+    module = square(gradient)
+    assert float(module.doubled()) == 16
+    assert float(module.a[...]) == 4
+    assert float(nnx.jit(lambda module: module.doubled())(module)) == 64
+    assert float(module.a[...]) == 8
+
+
+@pytest.mark.parametrize("transform", [nnx.jit, nnx.remat])
+def test_changes_under_transforms_are_refused(transform):
+    """Whether a traced statistic has changed is not known."""
+    full = model()
+    stored = store(full, TIE)
+    inside = transform(lambda module: cross_entropy(module(TOKENS)))
+    for function in (tied_loss(inside, TIE), jax.grad(tied_loss(inside, TIE), allow_int=True)):
+        with pytest.raises(TieError, match=r"the loss changed .* of a copy of the module, and the change would be lost"):
+            function(stored)
+    with pytest.raises(TieError, match="the loss changed"):
+        gradients_by_use(inside, stored, TIE)

@@ -10,6 +10,7 @@ Imported on its own, `import tiejax.nnx`, since it needs flax >= 0.12.
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -46,6 +47,12 @@ class Tied(nnx.Variable):
 
     def get_value(self, **index: Any) -> Any:
         """Return the array; outside the methods of the module, None or, if `index` is given, TieError."""
+        active = _ACTIVE.get()
+        if id(self) in active:
+            fill, target = active[id(self)]
+            fill.array(target)  # sets the array of this variable if a source was set
+        elif self.get_raw_value() is not None and not active:  # of a copy that was made in a method
+            _put(self, None, False)
         if self.get_raw_value() is None and index:
             raise TieError(self._refusal())
         return super().get_value(**index)
@@ -142,7 +149,7 @@ def tie(model: Any, ties: TiesLike, wrt: Any = nnx.Param) -> Any:
     for one in bound.ties:
         variable = variables[one.target]
         original = Original(type(variable), tuple(sorted(variable.get_metadata().items())))
-        _assign(model, keys[one.target], Tied(None, eager_sharding=False, source=one.source, original=original))
+        _assign(model, keys[one.target], Tied(None, eager_sharding=False, source=one.source, original=original, filled=False))
     own_class: Any = type(model)
     object.__setattr__(model, "__class__", _tied_class(own_class, not jax.tree_util.all_leaves([model])))
     model.tied_leaves = bound
@@ -233,30 +240,140 @@ def filled(model: Any) -> Iterator[Any]:
         TieError: A target holds an array, as after `nnx.merge` with the state of an untied module.
     """
     bound = bindings(model)
-    if not bound.ties or model.tied_filled:
+    if not bound.ties:
         yield model
         return
     variables = bound.variables(model)
-    before = {path: variable.get_raw_value() for path, variable in variables.items()}
+    active = _ACTIVE.get()
+    if all(id(variables[one.target]) in active and active[id(variables[one.target])][0].is_of(variables) for one in bound.ties):
+        yield model  # a method calls another one
+        return
+    before = {path: (variable.get_raw_value(), _is_filled(variable)) for path, variable in variables.items()}
     for one in bound.ties:
-        if not isinstance(variables[one.target], Tied) or before[one.target] is not None:
+        raw, by_us = before[one.target]
+        if not isinstance(variables[one.target], Tied) or (raw is not None and not by_us):
             raise TieError(f"{one}: {one.target} holds an array; the module has the state of one that is not tied")
-    full = view(before, bound.ties)
-    replaced = [path for path, value in before.items() if full[path] is not value]
+    if active and _passes_on(bound.ties, before):
+        yield model
+        return
+    fill = _Fill(bound.ties, variables)
+    token = _ACTIVE.set({**active, **{id(variables[one.target]): (fill, one.target) for one in bound.ties}})
     try:
-        for path in replaced:
-            _put(variables[path], full[path])
-        object.__setattr__(model, "tied_filled", True)
         yield model
     finally:
-        vars(model).pop("tied_filled", None)
-        for path in replaced:
-            _put(variables[path], before[path])
+        _ACTIVE.reset(token)
+        fill.end()
+        for one in bound.ties:
+            raw, by_us = before[one.target] if active else (None, False)  # a copy that was made in a method ends here
+            _put(variables[one.target], raw, by_us)
 
 
-def _put(variable: Any, value: Any) -> None:
-    """Set the array of a variable, also of one that was created outside the current trace: within it, the array is removed."""
+def _passes_on(ties: Ties, before: dict[str, tuple[Any, bool]]) -> bool:
+    """Return whether a module that a transform made within a method has arrays with their gradient weights already.
+
+    before: value of each variable, and whether it was put there for a method. Raises TieError if the transform
+    differentiates, so that the weights would have no effect: the target is then a constant of the transform.
+    """
+    if not all(before[one.target][1] for one in ties):
+        return False
+    sources = {path: value for path, (value, _) in before.items() if path not in {one.target for one in ties}}
+    full = view(sources | {one.target: None for one in ties}, ties)
+    if all(full[path] is value for path, value in sources.items()):
+        return False
+    for one in ties:
+        traces = [getattr(before[path][0], "_trace", None) for path in (one.source, one.target)]
+        if one.source in sources and traces[0] is not traces[1]:
+            raise TieError(f"{one}: a tie with gradient weights needs gradients that are taken outside of the module's methods")
+    return True
+
+
+class _Fill:
+    """The arrays of a module while one of its methods runs, read again if a source is set meanwhile.
+
+    Transforms of NNX within the method pass them on as the values of the targets. A copy of the module, such as the one that a
+    transform makes, reads its own sources as soon as a method of it runs.
+    """
+
+    def __init__(self, ties: Ties, variables: dict[str, Any]) -> None:
+        self._ties, self._variables = ties, variables
+        self._targets = {one.target for one in ties}
+        self._hooks: dict[str, dict[str, Any]] = {}  # of sources with gradient weights: their own hooks
+        self._own: dict[str, Any] = {}
+        self.written: set[str] = set()  # sources with gradient weights that the method has set
+        self._read()
+
+    def is_of(self, variables: dict[str, Any]) -> bool:
+        """Return whether these are the variables that are filled."""
+        return all(self._variables.get(path) is variable for path, variable in variables.items())
+
+    def array(self, target: str) -> Any:
+        """Return the array of a target."""
+        if any(self._variables[path].get_raw_value() is not value for path, value in self._shown.items()):
+            self._read()
+            self.written -= self._hooks.keys()  # their arrays are among the present ones
+        return self._full[target]
+
+    def end(self) -> None:
+        """Give sources that have gradient weights their own arrays again, unless the method has set them."""
+        for path, hooks in self._hooks.items():
+            variable = self._variables[path]
+            variable._var_metadata.pop("on_set_value")
+            variable._var_metadata |= hooks
+            if path not in self.written:
+                _put(variable, self._own[path])
+
+    def _read(self) -> None:
+        own = {path: one.get_raw_value() for path, one in self._variables.items() if path not in self._targets}
+        for path in self._hooks.keys() - self.written:
+            own[path] = self._own[path]
+        self._own, self._full = own, view(own | dict.fromkeys(self._targets), self._ties)
+        self._shown = {path: self._full[path] for path in own}
+        for path, value in self._shown.items():
+            if value is not own[path]:
+                self._show(path, value)
+        for path in self._targets:
+            _put(self._variables[path], self._full[path], True)
+
+    def _show(self, path: str, value: Any) -> None:
+        """Give a source its array with the gradient weight, and notice when the method sets it."""
+        variable = self._variables[path]
+        if path not in self._hooks:
+            hooks = variable.get_metadata("on_set_value", ())
+            self._hooks[path] = {"on_set_value": hooks} if hooks else {}
+            variable._var_metadata["on_set_value"] = (_on_set, *(hooks if isinstance(hooks, tuple) else (hooks,)))
+        _put(variable, value)
+
+    def source_of(self, variable: Any) -> str | None:
+        """Return the path of a source, None if the variable is none of them."""
+        return next((path for path in self._hooks if self._variables[path] is variable), None)
+
+
+def _on_set(variable: Any, value: Any) -> Any:
+    """Remember that a method has set a source with gradient weights; a transform within it cannot say so."""
+    for fill, _ in _ACTIVE.get().values():
+        if (path := fill.source_of(variable)) is not None:
+            fill.written.add(path)
+            return value
+    raise TieError("the source of a tie with gradient weights cannot be set by a transform within a method of the module")
+
+
+# The variables that are filled now, by identity: what fills them, and the path of the target.
+_ACTIVE: contextvars.ContextVar[dict[int, tuple[_Fill, str]]] = contextvars.ContextVar("tiejax_filled", default={})  # noqa: B039
+
+
+def _is_filled(variable: Any) -> bool:
+    """Return whether the array of a variable was put there for a method of the module, or of one that it was copied from."""
+    return bool(variable.get_metadata("filled", False))
+
+
+def _put(variable: Any, value: Any, is_filled: bool | None = None) -> None:
+    """Set the array of a variable, also of one that was created outside the current trace: within it, the array is removed.
+
+    is_filled: of a target, whether the array is there for a method only.
+    """
     object.__setattr__(variable, "_raw_value", value)
+    if is_filled is not None:
+        variable._var_metadata["filled"] = is_filled
 
 
 @functools.cache
@@ -269,7 +386,6 @@ def _tied_class(cls: Any, is_pytree: bool) -> Any:
         "__module__": cls.__module__,
         "__qualname__": f"Tied{cls.__qualname__}",
         "__reduce__": lambda self: (_unpickled, (cls, is_pytree, self.__getstate__())),
-        "tied_filled": False,
     }
     return type(cls)(f"Tied{cls.__name__}", (cls,), body, pytree=is_pytree)
 

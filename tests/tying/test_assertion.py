@@ -42,3 +42,17 @@ def test_different_leaves_are_named_from_a_compiled_step():
 def test_a_tolerance_that_is_no_distance(atol):
     with pytest.raises(ValueError, match=r"atol: expected a number >= 0"):
         assert_tied({"a": A, "b": A.T}, TIES, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (np.array([1.0, 2]), np.array([1 + 1e-12, 2])),
+        (np.float32([1e-40]), np.float32([0])),
+        (np.array([1, 2]), np.array([1, 3])),
+    ],
+    ids=["float64", "denormal", "integers"],
+)
+def test_small_differences(one, other):
+    with pytest.raises(TieError, match="differ"):
+        assert_tied({"a": one, "b": other}, Tie("a", "b"))

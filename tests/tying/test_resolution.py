@@ -3,6 +3,8 @@
 import itertools
 import pickle
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -248,3 +250,22 @@ def test_trees_that_are_one_leaf():
 def test_a_tie_within_one_leaf():
     with pytest.raises(TieError, match=r"w would read itself; layers in one stacked leaf are tied by an owner vector"):
         store({"w": jnp.ones((2, 3))}, Tie("w", "w"))
+
+
+@pytest.mark.parametrize("tie", [Tie("l0", "l1"), Tie("*0", "*1")], ids=str)
+def test_a_leaf_called_value_is_not_the_only_one_of_its_parent(tie):
+    """Only the variables of NNX, which hold nothing else, are named without `/value`."""
+    attention = {"query": np.ones(2), "key": np.ones(2), "value": np.ones(2)}
+    with pytest.raises(TieError, match="no leaf"):
+        store({"l0": attention, "l1": attention}, tie)
+
+
+def test_a_pickled_tie_has_the_hash_of_its_process(tmp_path):
+    code = (
+        "import pickle, sys; from tiejax.tying import Tie, resolve; import numpy as np\n"
+        "ties = resolve(Tie('a', 'b'), {'a': np.ones(2), 'b': np.ones(2)}); hash(ties)\n"
+        "pickle.dump(ties, open(sys.argv[1], 'wb')) if len(sys.argv) > 1 else None\n"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "ties"], check=True)
+    found = pickle.loads((tmp_path / "ties").read_bytes())
+    assert hash(found) == hash(resolve(Tie("a", "b"), {"a": np.ones(2), "b": np.ones(2)}))

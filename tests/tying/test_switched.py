@@ -7,11 +7,7 @@ import optax
 import pytest
 from autoencoder import OPTIMIZERS, TIE, assert_close, autoencoder, reconstruction, train_stored_once, train_symmetric
 
-from tiejax.tying import (
-    copy_to_targets,
-    global_norm,
-    symmetrise,
-)
+from tiejax.tying import Tie, clip_by_global_norm, copy_to_targets, global_norm, symmetrise
 
 
 def test_switched_off_is_the_untied_model(x64):
@@ -87,3 +83,10 @@ def test_copy_to_targets_finds_moments_in_a_chained_optax_state():
         assert np.abs(moments["encoder"]["kernel"]).max() > 0
     np.testing.assert_array_equal(adam.mu["decoder"]["bias"], opt_state[1][0].mu["decoder"]["bias"])
     assert jax.tree.structure(copied) == jax.tree.structure(opt_state)
+
+
+def test_the_norm_of_complex_gradients_is_that_of_optax():
+    grads = {"a": jnp.array([3j, 0]), "b": jnp.array([3j, 0]), "c": jnp.array([4.0])}
+    assert float(global_norm(grads, Tie("a", "b"), True)) == float(optax.tree.norm({"a": grads["a"], "c": grads["c"]})) == 5
+    clipped, expected = clip_by_global_norm(grads, Tie("a", "b"), True, 1.0), np.array([0.6j, 0])
+    np.testing.assert_allclose(clipped["a"], expected, rtol=1e-6)

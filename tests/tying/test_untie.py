@@ -299,3 +299,31 @@ def test_tied_leaves_that_differ_are_rejected():
     with pytest.raises(TieError, match="arm 1"):
         many.check(wrong._replace(cursor=jnp.int32(7)))
     many.check(wrong._replace(cursor=jnp.int32(8)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_the_mean_of_equal_leaves_is_their_value(dtype):
+    leaf = jnp.asarray(np.random.default_rng(0).normal(size=1000), dtype)
+    params = {"a": leaf, "b": leaf, "c": leaf}
+    stored, _ = tying.retie(optax.sgd(1.0), params, optax.sgd(1.0).init(params), [Tie("a", "b"), Tie("a", "c")])
+    np.testing.assert_array_equal(stored["a"], leaf)
+
+
+def test_the_mean_of_large_numbers_is_finite():
+    params = {"a": jnp.float16([4e4]), "b": jnp.float16([3e4])}
+    stored, _ = tying.retie(optax.sgd(1.0), params, optax.sgd(1.0).init(params), Tie("a", "b"))
+    np.testing.assert_allclose(stored["a"], [3.5e4], rtol=1e-3)
+
+
+def test_of_two_targets_of_one_source_none_is_kept():
+    params = {"a": jnp.ones(2), "b": 2 * jnp.ones(2), "c": 3 * jnp.ones(2)}
+    with pytest.raises(TieError, match=r"keep: target is ambiguous for a, which b, c read"):
+        tying.retie(optax.sgd(1.0), params, optax.sgd(1.0).init(params), [Tie("a", "b"), Tie("a", "c")], keep="target")
+
+
+def test_a_mask_of_the_stored_tree_cannot_be_untied():
+    tie, params = Tie("e", "h"), {"e": jnp.ones(2), "h": jnp.ones(2)}
+    stored = tying.store(params, tie)
+    optimizer = optax.masked(optax.adam(1e-3), {"e": True, "h": None})
+    with pytest.raises(TieError, match="give it a function of the parameters instead"):
+        tying.untie(optimizer, stored, optimizer.init(stored), tie)

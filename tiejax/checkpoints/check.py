@@ -7,9 +7,19 @@ from typing import Any, Literal, NamedTuple
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named
 from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, states_of, title_of
-from tiejax.checkpoints.hub.locate import called, candidates, shown, stored_under, unknown, wrapped, wrapper_of
-from tiejax.checkpoints.rewrite.further import further_groups
+from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, stated, states_of, tied_by, title_of
+from tiejax.checkpoints.hub.locate import (
+    called,
+    candidates,
+    extra_prefix,
+    read_by_all,
+    shown,
+    stored_under,
+    unknown,
+    wrapped,
+    wrapper_of,
+)
+from tiejax.checkpoints.rewrite.further import Group, further_groups, stored_of
 from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
@@ -77,6 +87,9 @@ def _with_faults(checkpoint: Checkpoint, judgement: Judgement) -> Judgement:
     if names := wrapped(checkpoint):
         found = f"loaders find no tensor under the prefix {wrapper_of(names[0])} ({named(names)})"
         faults.append((found, "remove that prefix from all names"))
+    if prefix := foreign_prefix(checkpoint):
+        found = f"loaders find no tensor under the prefix {prefix}, with which all names begin"
+        faults.append((found, "remove that prefix from all names"))
     if checkpoint.stale:
         faults.append((f"{INDEX} {' and '.join(checkpoint.stale)}", "rebuild the index from the headers of the shards"))
     if not faults:
@@ -103,6 +116,10 @@ def judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
     if relation == "encoded":
         return _cannot_say("whether its values are those of the other table cannot be read from the file")
     judgement = _by_version(checkpoint, tables, flag)
+    both = [table for table in (tables.input, tables.output) if table is not None]
+    assert tables.architecture is not None
+    if judgement.answer == "agrees" and (reason := read_by_all(checkpoint, tables.architecture, both)):
+        return _cannot_say(reason)
     if levels := contradiction(checkpoint.config):
         # The transformers library reads one of the levels; other loaders may read the other.
         answer: Answer = "cannot say" if judgement.answer == "agrees" else judgement.answer
@@ -115,7 +132,7 @@ def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement
     assert tables.architecture is not None
     states, found = states_of(checkpoint.config), dict[str, Judgement]()  # by version
     for version, ties in sorted(tables.architecture.ties.items()):
-        tied = tables.architecture.tied(version, states)
+        tied = tied_by(checkpoint.config, tables.architecture, version)
         if tied is None and ties == "by flag":
             return _cannot_say("the configuration does not say whether they are tied")
         # A class whose tables are always one keeps a second one if it is stored and the flag says untied.
@@ -130,7 +147,9 @@ def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement
             one = effective or (ties == "never" and states[0] is not False)
             further = _by_further_tensors(checkpoint, tables) if one else None
             separate = None if effective else _by_separate(checkpoint, tables, version, one)
-            found[version] = further or separate or found[version]
+            dropped = None if effective else _by_dropped(checkpoint, tables, version)
+            kept = _by_kept_name(checkpoint, tables, version) if effective else None
+            found[version] = further or separate or dropped or kept or found[version]
     last, answers = list(found.values())[-1], {judgement.answer for judgement in found.values()}
     said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in found.items())
     if len(answers) > 1:
@@ -143,7 +162,12 @@ def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement
 def _by_relation(checkpoint: Checkpoint, tables: Stored, tied: bool) -> Judgement:
     set_true, set_false = (_set(checkpoint.config, value) for value in (True, False))
     match tables.relation, tied:
-        case ("one" | "equal" | "rounded", True) | ("differ" | "scaled" | "shapes", False):
+        case "rounded", True:
+            reason = (
+                "equal only after rounding, so that version 4 of the transformers library reads one table, and version 5 two"
+            )
+            return _cannot_say(reason)
+        case ("one" | "equal", True) | ("differ" | "scaled" | "shapes", False):
             return Judgement("agrees", "stored as the configuration says", None)
         case "one", False if tables.architecture is not None and not tables.architecture.by_flag:
             return Judgement("disagrees", "the output table is missing, and the transformers library never ties this one", None)
@@ -184,6 +208,45 @@ def _by_separate(checkpoint: Checkpoint, tables: Stored, version: str, flag: boo
             )
             return Judgement("disagrees", reason, None)
     return None
+
+
+def _by_dropped(checkpoint: Checkpoint, tables: Stored, version: str) -> Judgement | None:
+    """Judge an untied model by stored copies of a tensor that are one in this version; return None if none of them differ."""
+    architecture, table = tables.architecture, tables.input
+    assert architecture is not None
+    if table is None:
+        return None
+    separate = architecture.separate.get(version, ())
+    inner = [name for name in architecture.inner if name not in (*separate, *architecture.output)]
+    by_flag = architecture.more.get(version, ())
+    own = [names for names in architecture.groups if names not in by_flag]
+    tables_of = [table, *stored_of(checkpoint, architecture, table, inner)]
+    for tensors in (tables_of, *(stored_of(checkpoint, architecture, table, names) for names in own)):
+        if odd := Group(tuple(dict.fromkeys(tensors))).odd():
+            return Judgement("disagrees", f"{tensors[0].name} and {odd.name} differ, but are one tensor in this version", None)
+    return None
+
+
+def _by_kept_name(checkpoint: Checkpoint, tables: Stored, version: str) -> Judgement | None:
+    """Judge a tied model by the name of its table: version 4 finds no other one than that under which it stores the table."""
+    architecture, table = tables.architecture, tables.input
+    assert architecture is not None
+    if version != "4" or table is None or not architecture.kept:
+        return None
+    if stored_of(checkpoint, architecture, table, architecture.kept):
+        return None
+    reason = f"the table is stored as {table.name}, where this version expects {architecture.kept[0]}"
+    return Judgement("disagrees", reason, None)
+
+
+def foreign_prefix(checkpoint: Checkpoint) -> str:
+    """Return the prefix of all names under which no version of the library finds a tensor, "" if there is none."""
+    tables = stored_tables(checkpoint, equal=True)
+    architecture, table = tables.architecture, tables.input or tables.output
+    if architecture is None or table is None:
+        return ""
+    prefix = extra_prefix(checkpoint, architecture, table)
+    return "" if prefix == f"{architecture.prefix}." or not architecture.output else prefix
 
 
 def _by_further_tensors(checkpoint: Checkpoint, tables: Stored) -> Judgement | None:
@@ -250,7 +313,7 @@ def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
 
 def contradiction(config: dict[str, Any]) -> str | None:
     """Describe the contradiction between the flags at two levels of a configuration; return None if there is none."""
-    values = [part[FLAG] for part in levels(config).values() if isinstance(part.get(FLAG), bool)]
+    values = [value for part in levels(config).values() if (value := stated(part)) is not None]
     if len(set(values)) < 2:
         return None
     top, inner = map(_value, values)

@@ -20,6 +20,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tiejax.training import cluster
 from tiejax.training.members import EnsembleState, split_on_host
 from tiejax.training.step import products_in
+from tiejax.tying.switched import square_of
 
 PyTree = Any
 T = TypeVar("T")
@@ -74,7 +75,7 @@ def leaf_squares(parts: PyTree, shapes: PyTree, devices: int) -> PyTree:
     """Return the sum of squares of each whole leaf, of `shapes`, from this device's parts; equal on all devices."""
 
     def square(part: jax.Array, shape: Any) -> jax.Array:
-        part_sum = jnp.sum(jnp.square(part))
+        part_sum = square_of(part)
         # A replicated leaf is complete on every device.
         return part_sum if split_axis(shape.shape, devices) is None else jax.lax.psum(part_sum, DATA)
 

@@ -40,12 +40,17 @@ def assert_tied(params: PyTree, ties: TiesLike, atol: float = 0.0) -> None:
         _raise_unless(equal, names)
 
 
-def _equal(one: Any, other: Any, atol: float) -> jax.Array:
-    if not any(isinstance(x, jax.core.Tracer) for x in (one, other)):
+def _equal(one: Any, other: Any, atol: float) -> Any:
+    traced = any(isinstance(x, jax.core.Tracer) for x in (one, other))
+    if not traced:
         one, other = jax.device_get((one, other))  # they may be on different devices
     if not jnp.issubdtype(jnp.result_type(one), jnp.inexact):
         return jnp.array_equal(one, other)
-    return jnp.all((one == other) | (jnp.isnan(one) & jnp.isnan(other)) | (jnp.abs(jnp.subtract(one, other)) <= atol))
+    numpy: Any = jnp if traced else np  # which keeps float64, and numbers that are too small for other devices
+    equal = (one == other) | (numpy.isnan(one) & numpy.isnan(other))
+    if atol > 0:
+        equal |= numpy.abs(numpy.subtract(one, other)) <= atol
+    return numpy.all(equal)
 
 
 def _raise_unless(equal: Sequence[np.ndarray | jax.Array], names: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Kinds of leaves: arrays and their shapes, partitions of arrays over devices, labels, and leaves that are not arrays."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -10,6 +10,20 @@ import numpy as np
 from jax.sharding import PartitionSpec, Sharding
 
 NNX_SUFFIX = "/value"  # ends the path of the leaf of an NNX variable
+
+
+def nnx_variables(paths: Iterable[str]) -> frozenset[str]:
+    """Return the paths that end in the `/value` of an NNX variable: those of leaves by that name without siblings."""
+    listed = list(paths)
+    parents = {path.removesuffix(NNX_SUFFIX) for path in listed if path.endswith(NNX_SUFFIX)}
+    if not parents:
+        return frozenset()
+    for path in listed:
+        while path:
+            path, _, name = path.rpartition("/")
+            if f"/{name}" != NNX_SUFFIX:
+                parents.discard(path)
+    return frozenset(f"{path}{NNX_SUFFIX}" for path in parents)
 
 
 def is_array(leaf: Any) -> bool:

@@ -2,9 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import beside, is_array
+from tiejax.tying.leaves import beside, bits, is_array
 from tiejax.tying.optimizer_state import fits
 from tiejax.tying.store import view
 from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path
@@ -46,11 +47,23 @@ def load_full(stored: PyTree, full: PyTree, ties: TiesLike, atol: float = 0.0) -
             got = f"{tuple(jnp.shape(found[path]))} {getattr(found[path], 'dtype', type(found[path]).__name__)}"
             raise TieError(f"{path}: expected {wanted[path].shape} {wanted[path].dtype}, got {got} in the full parameters")
     for tie in resolve(ties, full):
-        read = beside(apply_transform(tie, found[tie.source]), found[tie.target])
-        difference = jnp.abs(read - found[tie.target]).max(initial=0)
-        if not difference <= atol:
+        read = bits(beside(apply_transform(tie, found[tie.source]), found[tie.target])), bits(found[tie.target])
+        if (how := _difference(*read, atol)) is not None:
             raise TieError(
-                f"{tie}: the two arrays differ by up to {float(difference):.3g}, so these parameters were not tied; continue "
-                "untied, or tie them by retie, which says whose values remain"
+                f"{tie}: the two arrays differ{how}, so these parameters were not tied; continue untied, or tie them by retie, "
+                "which says whose values remain"
             )
     return jax.tree_util.tree_unflatten(treedef, [None if leaf is None else found[path] for path, leaf in kept.items()])
+
+
+def _difference(one: np.ndarray, other: np.ndarray, atol: float) -> str | None:
+    """Return in words by how much two arrays differ, None if they are equal; NaN equals NaN."""
+    differ = one != other
+    if jnp.issubdtype(one.dtype, jnp.inexact):
+        differ &= ~(np.isnan(one) & np.isnan(other))
+    if not differ.any():
+        return None
+    if not jnp.issubdtype(one.dtype, jnp.inexact):
+        return ""
+    most = float(np.abs(np.subtract(one[differ], other[differ])).max())
+    return None if most <= atol else f" by up to {most:.3g}"

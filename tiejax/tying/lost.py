@@ -4,9 +4,10 @@ import sys
 from typing import Any
 
 import jax
+import numpy as np
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import NNX_SUFFIX
+from tiejax.tying.leaves import NNX_SUFFIX, bits
 from tiejax.tying.tie import PyTree, path_name
 
 Snapshot = list[tuple[str, Any, Any]]  # path, variable, value
@@ -24,14 +25,26 @@ def snapshot(params: PyTree) -> Snapshot:
 def check_kept(before: Snapshot, result: Any) -> None:
     """Raise TieError if variables have changed since `before`, and the loss does not return their new values.
 
-    Transforms of NNX inside a loss replace the values of all variables that they see, parameters included, by equal ones. Only
-    changes of other variables alone are therefore known to be changes.
+    Transforms of NNX inside a loss replace the values of all variables that they see, parameters included, by equal ones. If
+    parameters have changed, other variables are therefore taken for changed only if their values differ, or are traced.
     """
-    changed = [(path, variable) for path, variable, value in before if variable.get_raw_value() is not value]
+    if not before:
+        return
+    nnx: Any = sys.modules["flax.nnx"]
+    changed = [(path, variable, value) for path, variable, value in before if variable.get_raw_value() is not value]
     returned = {id(leaf) for leaf in jax.tree.leaves(result)}
-    lost = [path for path, variable in changed if id(variable.get_raw_value()) not in returned]
-    if lost and not any(isinstance(variable, sys.modules["flax.nnx"].Param) for _, variable in changed):
+    replaced = any(isinstance(variable, nnx.Param) for _, variable, _ in changed)
+    for path, variable, value in changed:
+        now = variable.get_raw_value()
+        if isinstance(variable, nnx.Param) or id(now) in returned or (replaced and _equal(now, value)):
+            continue
         raise TieError(
-            f"the loss changed {lost[0].removesuffix(NNX_SUFFIX)} of a copy of the module, and the change would be lost; tie "
+            f"the loss changed {path.removesuffix(NNX_SUFFIX)} of a copy of the module, and the change would be lost; tie "
             "the module itself, with tiejax.nnx.tie(model, ties), or return the changed state from the loss"
         )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Return whether two values are known to be equal."""
+    traced = any(isinstance(x, jax.core.Tracer) for x in (one, other))
+    return not traced and np.array_equal(bits(one), bits(other))

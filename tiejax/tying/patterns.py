@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import NNX_SUFFIX, tieable
+from tiejax.tying.leaves import NNX_SUFFIX, nnx_variables, tieable
 
 LISTED = 10  # the largest number of leaves that an error lists
 
@@ -32,9 +32,10 @@ def expand(source: str, target: str, leaves: Mapping[str, Any], arrays: Collecti
     """
     if "*" not in target:
         return [(source, target)]
-    if "*" in source and not _sources(source, arrays):
+    variables = nnx_variables(leaves) | {path for path in arrays if path not in leaves and path.endswith(NNX_SUFFIX)}
+    if "*" in source and not _sources(source, arrays, variables):
         raise TieError(f"no leaf matches {source}; {listed(leaves, source)}")
-    pairs = _pairs(source, target, leaves, arrays if "*" in source else [source])
+    pairs = _pairs(source, target, leaves, arrays if "*" in source else [source], variables)
     if not pairs:
         raise TieError(f"no leaf matches {target}; {listed(leaves, target)}")
     empty = [found for _, found in pairs if leaves.get(found) is None]
@@ -59,18 +60,20 @@ def reached(pairs: Sequence[tuple[str, str]], leaves: Mapping[str, Any], arrays:
     """
     found: dict[str, str] = {}
     known, new = set(arrays), dict.fromkeys(arrays)
+    variables = nnx_variables(leaves)
     while new:
-        now = [pair for source, target in pairs for pair in _pairs(source, target, leaves, new)]
-        now = [(source, _like(source, completed(target, leaves), leaves)) for source, target in now]
+        now = [pair for source, target in pairs for pair in _pairs(source, target, leaves, new, variables)]
+        now = [(source, _like(source, completed(target, leaves, variables), leaves)) for source, target in now]
         found |= {target: source for source, target in reversed(now) if target not in found}
         new = dict.fromkeys(target for _, target in now if target not in known)
         known.update(new)
+        variables |= {target for target in new if target not in leaves and target.endswith(NNX_SUFFIX)}
     return found
 
 
-def completed(path: str, leaves: Collection[str]) -> str:
-    """Return a path with the `/value` of an NNX variable, if that is a leaf."""
-    return f"{path}{NNX_SUFFIX}" if path not in leaves and f"{path}{NNX_SUFFIX}" in leaves else path
+def completed(path: str, leaves: Collection[str], variables: Collection[str]) -> str:
+    """Return a path with the `/value` of an NNX variable, if that is a leaf; variables: the paths of all (`nnx_variables`)."""
+    return f"{path}{NNX_SUFFIX}" if path not in leaves and f"{path}{NNX_SUFFIX}" in variables else path
 
 
 def _like(source: str, target: str, leaves: Collection[str]) -> str:
@@ -79,10 +82,12 @@ def _like(source: str, target: str, leaves: Collection[str]) -> str:
     return f"{target}{NNX_SUFFIX}" if missing else target
 
 
-def _pairs(source: str, target: str, leaves: Mapping[str, Any], arrays: Collection[str]) -> list[tuple[str, str]]:
-    """Return the pairs whose source is among `arrays`."""
+def _pairs(
+    source: str, target: str, leaves: Mapping[str, Any], arrays: Collection[str], variables: Collection[str]
+) -> list[tuple[str, str]]:
+    """Return the pairs whose source is among `arrays`; variables: the paths of NNX variables."""
     free = target.count("*") - source.count("*")
-    sources = _sources(source, arrays)
+    sources = _sources(source, arrays, variables)
     if not free:
         return [(path, _filled(target, groups)) for path, groups in sources]
     arrays_of_tree = tieable(leaves)
@@ -90,27 +95,30 @@ def _pairs(source: str, target: str, leaves: Mapping[str, Any], arrays: Collecti
     return [
         (path, found)
         for path, groups in sources
-        for found, _ in _matches(target, ["[^/]*"] * free + [re.escape(group) for group in groups], paths)
+        for found, _ in _matches(target, ["[^/]*"] * free + [re.escape(group) for group in groups], paths, variables)
         if found not in (path, f"{path}{NNX_SUFFIX}")
     ]
 
 
-def _sources(source: str, arrays: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
+def _sources(source: str, arrays: Collection[str], variables: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
     """Return the paths that a source matches, with the groups of its `*`."""
-    return _matches(source, ["(.*)"] * source.count("*"), arrays)
+    return _matches(source, ["(.*)"] * source.count("*"), arrays, variables)
 
 
-def _matches(pattern: str, runs: Sequence[str], paths: Collection[str]) -> list[tuple[str, tuple[str, ...]]]:
+def _matches(
+    pattern: str, runs: Sequence[str], paths: Collection[str], variables: Collection[str]
+) -> list[tuple[str, tuple[str, ...]]]:
     """Return the paths that match a pattern, with their groups; `runs` holds a regular expression for each `*`.
 
-    The final `/value` of an NNX variable is optional.
+    The final `/value` of NNX variables, whose paths are `variables`, is optional.
     """
     if not runs:
-        present = [path for path in (pattern, f"{pattern}{NNX_SUFFIX}") if path in paths]
+        present = [path for path in (pattern, completed(pattern, paths, variables)) if path in paths]
         return [(path, ()) for path in present[:1]]
     start = pattern.partition("*")[0]
-    whole = re.compile(f"{_filled(pattern, runs, re.escape)}(?:{NNX_SUFFIX})?")
-    found = ((path, whole.fullmatch(path)) for path in paths if path.startswith(start))
+    own = re.compile(_filled(pattern, runs, re.escape))
+    whole = re.compile(f"{own.pattern}(?:{NNX_SUFFIX})?")
+    found = ((path, (whole if path in variables else own).fullmatch(path)) for path in paths if path.startswith(start))
     return [(path, match.groups()) for path, match in found if match]
 
 

@@ -66,8 +66,13 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: TiesLike, on: Switches) ->
 
 
 def leaf_squares(grads: PyTree) -> PyTree:
-    """Return a tree with the sum of squares of each leaf, a scalar."""
-    return jax.tree.map(lambda leaf: jnp.sum(jnp.square(leaf)), grads)
+    """Return a tree with the sum of squares of each leaf, a scalar; of complex entries, of their absolute values."""
+    return jax.tree.map(square_of, grads)
+
+
+def square_of(leaf: jax.Array) -> jax.Array:
+    """Return the sum of the squares of the absolute values of an array."""
+    return jnp.sum(jnp.square(jnp.abs(leaf) if jnp.iscomplexobj(leaf) else leaf))
 
 
 def global_norm(grads: PyTree, ties: TiesLike, on: Switches, squares: Squares = leaf_squares) -> jax.Array:
@@ -114,4 +119,4 @@ def clip_by_global_norm(grads: PyTree, ties: TiesLike, on: Switches, max_norm: f
         TieError: The ties do not fit `grads`.
     """
     factor = clip_scale(grads, ties, on, max_norm)
-    return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), grads)
+    return jax.tree.map(lambda leaf: leaf * factor.astype(jnp.finfo(leaf.dtype).dtype), grads)

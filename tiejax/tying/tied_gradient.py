@@ -21,6 +21,7 @@ import numpy as np
 
 from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_trained
+from tiejax.tying.lost import check_kept, snapshot
 from tiejax.tying.store import store, view
 from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, state_tie
 from tiejax.tying.ties import TiesLike, resolve_full
@@ -111,7 +112,7 @@ def gradients_by_use(
         `stored`.
 
     Raises:
-        TieError: The ties do not fit `stored`.
+        TieError: The ties do not fit `stored`; or `loss` changes the state of an NNX module and does not return it.
     """
     if not callable(loss):
         raise TieError(f"loss: expected a function of full parameters, got {type(loss).__name__}")
@@ -119,7 +120,11 @@ def gradients_by_use(
     trained = {path: leaf for path, leaf in leaves.items() if is_trained(leaf)}
 
     def loss_of_trained(trained: dict[str, Any]) -> Any:
-        return loss(jax.tree_util.tree_unflatten(treedef, (leaves | trained).values()), *args, **kwargs)
+        params = jax.tree_util.tree_unflatten(treedef, (leaves | trained).values())
+        before = snapshot(params)
+        result = loss(params, *args, **kwargs)
+        check_kept(before, result)
+        return result
 
     found = jax.grad(loss_of_trained, has_aux=has_aux)(trained)
     grads, aux = found if has_aux else (found, None)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from tiejax.tying import transforms
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.leaves import is_array, is_label, is_number, is_partition, tieable
+from tiejax.tying.leaves import is_array, is_label, is_number, is_partition, nnx_variables, tieable
 from tiejax.tying.patterns import completed, expand, listed, nearest, reached
 from tiejax.tying.tie import PyTree, Tie, leaves_by_path, with_name
 from tiejax.tying.transforms import TRANSFORMS, compose, described
@@ -61,6 +61,9 @@ class Ties(tuple[Tie, ...]):
         if self._hash is None:  # a compiled function hashes its static arguments at every call
             self._hash = super().__hash__()
         return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ties, (tuple(self),)  # without the hash, which another process computes from other hashes of strings
 
     def __repr__(self) -> str:
         return f"Ties({super().__repr__()})"
@@ -116,7 +119,8 @@ def resolve_leaves(ties: TiesLike, leaves: Mapping[str, Any]) -> Ties:
     """Resolve ties against the leaves of a tree by path; see `resolve`."""
     are_resolved = isinstance(ties, Ties)
     given = as_ties(ties) if are_resolved else _from_roots(expanded(as_ties(ties), leaves))
-    found = [_completed(tie, leaves) for tie in given]
+    variables = nnx_variables(leaves)
+    found = [_completed(tie, leaves, variables) for tie in given]
     for tie in found:
         _check_leaf(tie, tie.source, leaves)
         _check_leaf(tie, tie.target, leaves)
@@ -135,7 +139,8 @@ def expanded(ties: Sequence[Tie], leaves: Mapping[str, Any]) -> list[Tie]:
     if any(leaf is None for leaf in leaves.values()) and any("*" in tie.source for tie in ties):
         targets = reached([(tie.source, tie.target) for tie in ties], leaves, arrays)
         arrays = dict.fromkeys(path for path in leaves if path in arrays or path in targets)
-    return [_completed(one, leaves) for tie in ties for one in _expand(tie, leaves, arrays)]
+    variables = nnx_variables(leaves)
+    return [_completed(one, leaves, variables) for tie in ties for one in _expand(tie, leaves, arrays)]
 
 
 def _expand(tie: Tie, leaves: Mapping[str, Any], arrays: Collection[str]) -> list[Tie]:
@@ -145,9 +150,9 @@ def _expand(tie: Tie, leaves: Mapping[str, Any], arrays: Collection[str]) -> lis
     return [dataclasses.replace(tie, source=source, target=target) for source, target in pairs]
 
 
-def _completed(tie: Tie, leaves: Mapping[str, Any]) -> Tie:
-    """Return a tie with the `/value` of NNX variables that it omits."""
-    source, target = completed(tie.source, leaves), completed(tie.target, leaves)
+def _completed(tie: Tie, leaves: Mapping[str, Any], variables: Collection[str]) -> Tie:
+    """Return a tie with the `/value` of NNX variables that it omits; variables: the paths of all of them."""
+    source, target = (completed(path, leaves, variables) for path in (tie.source, tie.target))
     return tie if (source, target) == (tie.source, tie.target) else dataclasses.replace(tie, source=source, target=target)
 
 

@@ -22,8 +22,8 @@ from typing import Any, Protocol, get_args, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import beside, is_array, is_trained
+from tiejax.tying.errors import TieError, short
+from tiejax.tying.leaves import beside, is_concrete, is_trained
 from tiejax.tying.optimizer_state import (
     OwnedLeaf,
     check_divisible,
@@ -98,7 +98,7 @@ def untie_parameters(stored: PyTree, ties: TiesLike) -> PyTree:
         [1.0, 1.0]
     """
     # Random keys and arrays of numpy are copied as well.
-    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if is_array(leaf) else leaf, view(stored, ties))
+    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if is_concrete(leaf) else leaf, view(stored, ties))
 
 
 def untie(
@@ -156,7 +156,7 @@ def untie(
     resolved, states = resolve(ties, params), with_state(opt_state, stored)
     old = leaves_by_path(fitted(opt_state, shapes_of_init(optimizer, trained(stored, states))))[0]
     whole = trained(params, states | {tie.target for tie in resolved if tie.source in states})
-    like = jax.eval_shape(optimizer.init, whole)
+    like = _init_shapes(optimizer, whole)
     owned, shapes, by_target = owned_leaves(like, params), shapes_by_path(params), {tie.target: tie for tie in resolved}
     leaves = _replaced(optimizer, whole, like, owned, resolved, policy, new, use_states)
     for path, wanted in leaves_by_path(like)[0].items():
@@ -372,6 +372,7 @@ def _joined(
             continue
         shape = shapes[leaf.owner]
         if keep == "target":
+            _check_disjoint(group, shape)
             for tie in group:
                 joined[path] = beside(counterpart(tie, old, leaf, joined[path], shape, back=True), old[path])
         elif jnp.issubdtype(jnp.result_type(old[path]), jnp.inexact):
@@ -386,10 +387,36 @@ def _mean(shared: Any, others: Sequence[Any], group: Sequence[Tie], shape: Shape
     An array that does not end in `shape`, that of the source, is no part of slices.
     """
     if not any(reads_part(tie.transform) for tie in group) or jnp.shape(shared)[-len(shape) :] != shape:
-        return sum(others, start=shared) / (1 + len(others))
+        number = 1 + len(others)
+        # Not the sum over the number, which can overflow, and changes equal arrays by rounding.
+        return sum((other / number - shared / number for other in others), start=shared)
     read = [entries_read(tie.transform, shape) if reads_part(tie.transform) else jnp.ones(shape, bool) for tie in group]
-    total = sum((jnp.where(own, other, 0) for own, other in zip(read, others, strict=True)), start=shared)
-    return total / sum((own.astype(total.dtype) for own in read), start=jnp.ones(shape, total.dtype))
+    count = sum((own.astype(jnp.result_type(shared)) for own in read), start=jnp.ones(shape, jnp.result_type(shared)))
+    added = (jnp.where(own, other / count - shared / count, 0) for own, other in zip(read, others, strict=True))
+    return sum(added, start=shared)
+
+
+def _check_disjoint(group: Sequence[Tie], shape: Shape) -> None:
+    """Raise TieError if the targets of several ties contain one entry of their source, so that their values may differ."""
+    if len(group) < 2:
+        return
+    with jax.ensure_compile_time_eval():
+        read = [entries_read(tie.transform, shape) if reads_part(tie.transform) else jnp.ones(shape, bool) for tie in group]
+        overlap = bool((jnp.sum(jnp.stack(read), axis=0) > 1).any())
+    if overlap:
+        targets = ", ".join(tie.target for tie in group)
+        raise TieError(f"keep: target is ambiguous for {group[0].source}, which {targets} read; use mean or source")
+
+
+def _init_shapes(optimizer: Optimizer, params: PyTree) -> PyTree:
+    """Return the shapes of the state of full parameters; raises TieError if the optimizer takes stored ones only."""
+    try:
+        return jax.eval_shape(optimizer.init, params)
+    except Exception as error:  # whatever an optimizer raises
+        raise TieError(
+            "the optimizer does not accept the full parameters, as with a mask or labels that are a tree of the stored ones; "
+            f"give it a function of the parameters instead ({short(error)})"
+        ) from error
 
 
 def with_state(opt_state: PyTree, params: PyTree) -> set[str]:

@@ -8,7 +8,8 @@ from hub_checkpoints import ROWS, checkpoint, refused, values
 
 from tiejax.checkpoints.diagnose.tables import find_tables
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
-from tiejax.checkpoints.hub.families import FAMILIES, flag_of
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.families import FAMILIES, flag_of, with_flag
 
 STORED = {
     "bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight", "cls.predictions.bias", True),
@@ -195,7 +196,26 @@ def test_flag():
     assert flag_of(nested | {"tie_word_embeddings": False}) == (False, "tie_word_embeddings: false")
     assert flag_of({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}).tied is True
     assert flag_of({"model_type": "mt5"}).tied is None
-    assert flag_of({"tie_word_embeddings": "yes"}).tied is None
+    for value in ("yes", 0, None):
+        with pytest.raises(CheckpointError, match=r"tie_word_embeddings: expected true or false, got"):
+            flag_of({"tie_word_embeddings": value})
+
+
+def test_another_name_of_the_flag():
+    """LFM2 reads `tie_embedding` too, which counts if both are present."""
+    config = {"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "tie_embedding": False}
+    assert flag_of(config).tied is False
+    assert flag_of(config | {"tie_word_embeddings": True}).tied is False
+    assert flag_of(with_flag(config, True)).tied is True
+    assert flag_of({"model_type": "llama", "tie_embedding": True}).tied is False  # which only LFM2 reads
+
+
+def test_defaults_of_the_text_model():
+    """Without a flag in the text part, its own default counts, whatever type of text model the class usually has."""
+    llava = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}
+    for kind, tied in (("llama", False), ("gemma", True), ("cohere", True)):
+        assert flag_of(llava | {"text_config": {"model_type": kind}}).tied is tied
+    assert flag_of(llava | {"text_config": {"model_type": "of-another-library"}}).tied is None
 
 
 def test_scales_are_in_the_notes(tmp_path):

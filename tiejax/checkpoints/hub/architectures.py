@@ -147,6 +147,16 @@ def unsafe(architecture: Architecture, title: str | None) -> str | None:
     return None
 
 
+def default_of(kind: str, version: str) -> bool | None:
+    """Return the flag that configurations of a `model_type` have without one in a major version; None if that is unknown.
+
+    It is read off a class that is tied by the flag: whether a configuration without it ties the tables.
+    """
+    classes = [one for one in known().values() if one.type == kind and one.ties.get(version) == "by flag"]
+    found = {one.tied(version, (None, None)) for one in classes if len(one.flag.get(version, "")) == len(STATES)}
+    return found.pop() if len(found) == 1 else None
+
+
 @functools.cache
 def _of_type(kind: str) -> Architecture | None:
     classes = [one for one in known().values() if one.type == kind and one.output]

@@ -15,7 +15,9 @@ from tiejax.system.naming import is_name
 from tiejax.system.visible import cut, visible_line
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-ADAPTER, SUFFIX = "adapter_config.json", ".safetensors"
+ADAPTER, ADAPTER_WEIGHTS, SUFFIX = "adapter_config.json", "adapter_model.safetensors", ".safetensors"
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # which loaders read if there is no file by the usual name
+OTHER_WEIGHTS = "transformers_weights"  # in config.json: the file with the weights
 MOST_NAMED = 3  # tensors or files in a message
 MOST_JSON_BYTES = 2**26  # enough for an index of a million tensors
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -77,7 +79,14 @@ def open_checkpoint(folder: Path, elsewhere: Elsewhere | None = None) -> Checkpo
     weights = _weights(folder, names, elsewhere)  # before the configuration, since the error about pickles is more useful
     if CONFIG not in names:
         raise CheckpointError(f"{folder}: has no {CONFIG}, which describes the model and whether it is tied")
-    return weights._replace(config=read_json(folder / CONFIG))
+    config = read_json(folder / CONFIG)
+    if config.get(OTHER_WEIGHTS) is not None:
+        named_so = visible_line(cut(json.dumps(config[OTHER_WEIGHTS])))
+        raise CheckpointError(
+            f"{folder / CONFIG}: {OTHER_WEIGHTS}: {named_so} names the file that loaders read, which is not supported; rename "
+            f"that file to {WEIGHTS} and remove the entry"
+        )
+    return weights._replace(config=config)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -98,8 +107,12 @@ def _weights(folder: Path, names: list[str], elsewhere: Elsewhere | None) -> Che
     if WEIGHTS not in names and INDEX in names:
         return _indexed(folder, names, elsewhere)
     files = [WEIGHTS] if WEIGHTS in names else [name for name in names if name.endswith(SUFFIX)]
-    if not files or (ADAPTER in names and CONFIG not in names):
+    if not files or (ADAPTER in names and (CONFIG not in names or files == [ADAPTER_WEIGHTS])):
         raise _no_weights(folder, names)
+    if files != [WEIGHTS] and (pickled := next((name for name in PICKLED if name in names), None)):
+        raise CheckpointError(
+            f"{folder}: {pickled} and {files[0]} are two sets of weights, of which loaders read {pickled}; remove one of them"
+        )
     tensors: dict[str, Tensor] = {}
     for file in files:
         for name, tensor in _header(folder / file).items():

@@ -1,11 +1,15 @@
 """Families of models, and the tying flag in their configurations."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tiejax.checkpoints.hub.architectures import architecture_of
+from tiejax.checkpoints.hub.architectures import Architecture, architecture_of, default_of
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.system.visible import cut
 
 FLAG, TEXT = "tie_word_embeddings", "text_config."
+ALIAS, ALIASED = "tie_embedding", "lfm2"  # another name of the flag, in configurations whose `model_type` begins so
 NORMED = "Layer normalisation follows the input table, so that the scale of its rows has no effect."
 TRANSFORMED = "A separate dense layer precedes the output table, and can map hidden states to another space."
 SCALED_LOGITS = (
@@ -101,7 +105,7 @@ def flag_of(config: Mapping[str, Any]) -> Flag:
     if architecture is None or not architecture.flag:
         where, tied = next(iter(given.items()), ("", None))
         return Flag(tied, f"no {FLAG}, and no known default for this model" if tied is None else _said(where, tied))
-    found = {version: architecture.tied(version, states) for version in sorted(architecture.flag)}
+    found = {version: tied_by(config, architecture, version) for version in sorted(architecture.flag)}
     if len(set(found.values())) > 1:
         words = {None: "unknown", True: "tied", False: "untied"}
         by_version = ", ".join(f"{words[tied]} in version {major}" for major, tied in found.items())
@@ -113,15 +117,51 @@ def flag_of(config: Mapping[str, Any]) -> Flag:
         return Flag(None, "no known default for this model")
     if deciding is not None:
         return Flag(tied, _said(deciding, tied))
-    default = f"the default of {title_of(config)} is {_word(tied)}"
+    kind = text_part(config).get("model_type") if len(levels(config)) > 1 and states[1] is None else None
+    default = f"the default of {kind or title_of(config)} is {_word(tied)}"
     unread = " and ".join(_said(where, state) for where, state in given.items())
     return Flag(tied, f"{unread} is not read; {default}" if unread else f"no {FLAG}; {default}")
 
 
 def states_of(config: Mapping[str, Any]) -> tuple[bool | None, bool | None]:
     """Return the flag at the top of a configuration and in its text part, None where it is absent."""
-    found = [part.get(FLAG) if isinstance(part.get(FLAG), bool) else None for part in levels(config).values()]
+    found = [stated(part) for part in levels(config).values()]
     return found[0], found[1] if len(found) > 1 else None
+
+
+def stated(part: Mapping[str, Any]) -> bool | None:
+    """Return the flag in one part of a configuration, None if it is absent; raises CheckpointError for another value.
+
+    Some configurations have another name for it, which counts if both are present.
+    """
+    name = _name_in(part)
+    value = part.get(name)
+    if name in part and not isinstance(value, bool):
+        raise CheckpointError(
+            f"config.json: {name}: expected true or false, got {cut(json.dumps(value))}, which versions of the transformers "
+            "library take differently"
+        )
+    return value
+
+
+def _name_in(part: Mapping[str, Any]) -> str:
+    """Return the name of the flag in a part of a configuration."""
+    return ALIAS if ALIAS in part and str(part.get("model_type")).startswith(ALIASED) else FLAG
+
+
+def tied_by(config: Mapping[str, Any], architecture: Architecture, version: str) -> bool | None:
+    """Return whether the flag ties the tables in a major version of the library, None if that is unknown.
+
+    Without a flag in the text part, the default of that part's `model_type` counts.
+    """
+    top, inner = states_of(config)
+    if inner is None and len(levels(config)) > 1:
+        both = {architecture.tied(version, (top, state)) for state in (True, False)}
+        kind = text_part(config).get("model_type")
+        if len(both) > 1 and isinstance(kind, str):
+            default = default_of(kind, version)
+            return None if default is None else architecture.tied(version, (top, default))
+    return architecture.tied(version, (top, inner))
 
 
 def _said(where: str, tied: bool) -> str:
@@ -141,9 +181,9 @@ def levels(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def with_flag(config: Mapping[str, Any], tied: bool) -> dict[str, Any]:
     """Return a configuration whose flag is `tied` at the top, in every part with a vocabulary, and wherever else it is set."""
     parts = {name: part for name, part in config.items() if isinstance(part, dict)}
-    flagged = {name for name, part in parts.items() if {FLAG, "vocab_size"} & part.keys() or f"{name}." == TEXT}
+    flagged = {name for name, part in parts.items() if {FLAG, ALIAS, "vocab_size"} & part.keys() or f"{name}." == TEXT}
     inner = {name: with_flag(parts[name], tied) for name in parts if name in flagged}
-    return {**config, **inner, FLAG: tied}
+    return {**config, **inner, FLAG: tied} | ({ALIAS: tied} if _name_in(config) == ALIAS else {})
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -96,6 +96,32 @@ def called(name: str, wanted: str) -> bool:
     return name == wanted or name.endswith(f".{wanted}")
 
 
+def extra_prefix(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> str:
+    """Return what precedes the name that the library gives a table, without parts of wrappers, "" if nothing does.
+
+    The name without the prefix of the base model is one of the library's as well.
+    """
+    own = plain(table.name)
+    known = {*architecture.tables} | {name.removeprefix(f"{architecture.prefix}.") for name in architecture.tables}
+    name = max((name for name in known if called(own, name)), key=len, default=own)
+    return own.removesuffix(name)
+
+
+def read_by_all(checkpoint: Checkpoint, architecture: Architecture, tables: Sequence[Tensor]) -> str | None:
+    """Return in words why only version 5 of the library finds a table by its name, None if both do, or none does."""
+    prefix = f"{architecture.prefix}."
+    if len(prefix) == 1:
+        return None
+    for table in tables:
+        if extra_prefix(checkpoint, architecture, table) == prefix:
+            return f"version 5 of the transformers library removes {prefix} from {table.name}, version 4 does not find it"
+    bare = [table for table in tables if plain(table.name) not in architecture.tables]
+    based = any(plain(name).startswith(prefix) for name in checkpoint.tensors)
+    if len(tables) > 1 and not based and any(prefix + plain(table.name) in architecture.tables for table in bare):
+        return f"names lack {prefix}, although the file has a head: version 4 of the transformers library refuses it"
+    return None
+
+
 def form_of(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> str | None:
     """Return in words how a table with one of these names is stored if not as numbers alone, None if it is not.
 
@@ -104,14 +130,14 @@ def form_of(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> s
     """
     stems = [spelled.removesuffix("weight") for name in names for spelled in _spellings(checkpoint, name, prefix)]
     actual = plain_names(tuple(checkpoint.tensors))
-    rests = {name[len(stem) :]: actual[name] for stem in stems for name in actual if name.startswith(stem)}
+    rests = [(name[len(stem) :], actual[name]) for stem in stems for name in actual if name.startswith(stem)]
     for pattern, words in FORMS:
-        for rest, name in rests.items():
+        for rest, name in rests:
             if match := re.fullmatch(pattern, rest):
                 return f"{words.format(*match.groups())} ({name})"
-    weight = checkpoint.tensors[rests["weight"]] if "weight" in rests else None
-    if weight is not None and (weight.dtype not in DTYPES or len(weight.shape) != 2):
-        return f"as {weight.dtype}{'' if len(weight.shape) == 2 else f' of the shape {list(weight.shape)}'} ({weight.name})"
+    for weight in (checkpoint.tensors[name] for rest, name in rests if rest == "weight"):
+        if weight.dtype not in DTYPES or len(weight.shape) != 2:
+            return f"as {weight.dtype}{'' if len(weight.shape) == 2 else f' of the shape {list(weight.shape)}'} ({weight.name})"
     return None
 
 
@@ -161,12 +187,17 @@ def locate(checkpoint: Checkpoint, architecture: Architecture | None, role: Role
 
 def form_of_tables(checkpoint: Checkpoint, architecture: Architecture | None) -> str | None:
     """Return in words how a table is stored if not as numbers alone, as `form_of` does."""
-    names = () if architecture is None else (architecture.input, architecture.output)
-    return next((form for of in names if architecture and (form := form_of(checkpoint, of, architecture.prefix))), None)
+    if architecture is None:
+        return None
+    names = (*architecture.input, *architecture.output, *architecture.kept, *architecture.inner)
+    return form_of(checkpoint, list(dict.fromkeys(names)), architecture.prefix)
 
 
 def check_whole(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError if a table is stored as factors or is empty: the other might be mistaken for the only one."""
+    """Raise CheckpointError if a table is stored as factors or is empty, or under two names.
+
+    The other table might be mistaken for the only one.
+    """
     if isinstance(checkpoint.config.get(FACTORISED), dict):
         raise CheckpointError(
             f"{checkpoint.folder}: its tables are factorised (`{FACTORISED}` in config.json); name the checkpoint that it was "
@@ -178,4 +209,13 @@ def check_whole(checkpoint: Checkpoint) -> None:
             raise CheckpointError(
                 f"{checkpoint.folder}: {tensor.name} has the shape {list(tensor.shape)}: the tables were not gathered when "
                 "this was saved; gather them (with DeepSpeed ZeRO-3: zero_to_fp32.py) and save it again"
+            )
+    if architecture is None:
+        return
+    for wanted in architecture.tables:
+        found = list(dict.fromkeys(tensor.name for tensor in _called_so(checkpoint, [wanted], architecture.prefix)))
+        if len(found) > 1:
+            raise CheckpointError(
+                f"{checkpoint.folder}: {' and '.join(found)} are two spellings of one tensor, of which versions of the "
+                "transformers library read different ones; remove one of them"
             )

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from tiejax.checkpoints.rewrite.entries import other_formats
+from tiejax.system.visible import visible_line
 
 CARD = "README.md"
 
@@ -23,4 +24,4 @@ def _name(folder: Path) -> str:
     cached = folder.parent.parent.name
     if folder.parent.name == "snapshots" and cached.startswith("models--"):
         return f"`{cached.removeprefix('models--').replace('--', '/')}` at `{folder.name}`"
-    return f"`{Path(os.path.realpath(folder)).name}`"
+    return f"`{visible_line(Path(os.path.realpath(folder)).name)}`"

@@ -4,11 +4,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiejax.checkpoints.check import Judgement, contradiction, judged
+from tiejax.checkpoints.check import Judgement, contradiction, foreign_prefix, judged
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, with_flag
-from tiejax.checkpoints.hub.locate import plain, stored_under, wrapped
+from tiejax.checkpoints.hub.locate import plain, stored_under
 from tiejax.checkpoints.rewrite.card import section
 from tiejax.checkpoints.rewrite.further import further_copies
 from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, rewrite
@@ -70,12 +70,16 @@ def plan(checkpoint: Checkpoint) -> Repair:
     left_out = _copies(checkpoint._replace(config=config), tables) if judgement.answer == "agrees" or tied else ()
     if left_out:
         changes.append(f"Copies of shared tensors are no longer stored: {named(left_out)}.")
-    renamed = {name: plain(name) for name in wrapped(checkpoint) if name not in left_out}
+    prefix = foreign_prefix(checkpoint)
+    names_of = {name: plain(name).removeprefix(prefix) for name in checkpoint.tensors if name not in left_out}
+    renamed = {old: new for old, new in names_of.items() if old != new}
     if renamed:
         changes.append(f"Prefixes of wrappers were removed from the names of {len(renamed):,} tensors.")
     if alone is not None:
         assert tables.architecture is not None
-        renamed[alone.name] = plain(stored_under(checkpoint, tables.architecture, alone, tables.architecture.shared))
+        renamed[alone.name] = plain(
+            stored_under(checkpoint, tables.architecture, alone, tables.architecture.shared)
+        ).removeprefix(prefix)
         changes.append(f"The shared table `{alone.name}` was renamed to `{renamed[alone.name]}`.")
     names = Counter(renamed.get(name, name) for name in checkpoint.tensors if name not in left_out)
     if twice := [name for name, number in names.items() if number > 1]:

@@ -26,8 +26,8 @@ def further_groups(checkpoint: Checkpoint, architecture: Architecture, table: Te
     table: the input table, which is the first of the group of its copies.
     """
     copies = [name for name in (*architecture.inner, *architecture.kept) if name not in architecture.output]
-    further = [tensor for tensor in _stored(checkpoint, architecture, table, copies) if tensor.name != table.name]
-    others = [_stored(checkpoint, architecture, table, names) for names in architecture.groups]
+    further = [tensor for tensor in stored_of(checkpoint, architecture, table, copies) if tensor.name != table.name]
+    others = [stored_of(checkpoint, architecture, table, names) for names in architecture.groups]
     return [Group(tuple(tensors)) for tensors in ([table, *further], *others) if len(tensors) > 1]
 
 
@@ -52,6 +52,7 @@ def further_copies(checkpoint: Checkpoint, architecture: Architecture, table: Te
     return tuple(copies)
 
 
-def _stored(checkpoint: Checkpoint, architecture: Architecture, table: Tensor, names: Sequence[str]) -> list[Tensor]:
+def stored_of(checkpoint: Checkpoint, architecture: Architecture, table: Tensor, names: Sequence[str]) -> list[Tensor]:
+    """Return the tensors with these names that a checkpoint stores, with the prefix of the given table."""
     spelled = dict.fromkeys(stored_under(checkpoint, architecture, table, name) for name in names)
     return [checkpoint.tensors[name] for name in spelled if name in checkpoint.tensors]
