@@ -60,7 +60,8 @@ class Trainer(NamedTuple):
 
     def ensemble(self, arm: Arm, first: int, last: int) -> training.Ensemble:
         """Return the ensemble that trains an arm for the steps first, ..., last - 1 of the run."""
-        return self.recipe.ensemble(arm, first, last, self.steps)  # type: ignore[no-any-return]
+        found: training.Ensemble = self.recipe.ensemble(arm, first, last, self.steps)
+        return found
 
     def first_state(self, arm: Arm, members: Members) -> TrainState:
         """Return the state of an arm's models before their first step, `[seed, 1, ...]`."""

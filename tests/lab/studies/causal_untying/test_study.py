@@ -219,10 +219,9 @@ def test_changes_at_a_fork(run):
     """Moments and counts of the tables after each change, by path; other leaves stay."""
     trainer = trainer_of(run)
     members = Members([3], [0.01])
-    arms = {arm.name: arm for arm in [*trainer.settings.arms, *plan.exploratory(trainer.settings.forks)]}
+    arms = {arm.name: arm for arm in [*trainer.recipe.settings.arms, *plan.exploratory(trainer.recipe.settings.forks)]}
     by_use = Segment(arms["explore-by-use"], Fraction(0), Fraction(1, 3), None)
-    objective = objective_of(trainer.settings, trainer.text, by_use.arm)
-    like = jax.eval_shape(lambda: trainer.first_state(objective, by_use.arm, members))
+    like = jax.eval_shape(lambda: trainer.first_state(by_use.arm, members))
     state = from_arrays(trainer.segment("by-use", by_use, members, None, True), like, "state")
 
     def moments(arm, parent):

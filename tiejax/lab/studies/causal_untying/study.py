@@ -45,9 +45,9 @@ def run(launched: Launched, console: Console) -> int:
     stages = Stages(launched, console, stop, costs(settings, directory.manifest.all_parts))
     try:
         with console:
-            parts = directory.manifest.all_parts
-            block = block_size(parts)
-            steps = steps_of(budget_of(settings, text, stages, parts), stages, block, console)
+            block = block_size(directory.manifest.all_parts)
+            budget = budget_of(settings, text, stages, directory.manifest.all_parts)
+            steps = steps_of(budget, stages, block, console)
             trainer = Trainer(Recipe(settings, text), steps, stages)
             tried = {kind: tune(trainer, tuning_of(settings, kind, block), settings.rates) for kind in TUNED if settings.tuned}
             check_gate(settings, text, tried, console)

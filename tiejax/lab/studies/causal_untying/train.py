@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import training
+from tiejax.lab.comparison.arms import Class
 from tiejax.lab.comparison.training import Arrays
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.model import (
@@ -28,10 +29,14 @@ PyTree = Any
 
 
 class Recipe(NamedTuple):
-    """The models of a run with its settings and text (`lab.comparison.training.Recipe`)."""
+    """The models of a run with its settings and text (`lab.comparison.training.Recipe`).
+
+    devices: the number of devices that train one model together.
+    """
 
     settings: Settings
     text: Text
+    devices: int = 1
 
     def ensemble(self, arm: Arm, first: int, last: int, steps: int) -> training.Ensemble:
         """Return the ensemble that trains an arm for the steps first, ..., last - 1 of a run, which it counts from 0."""
@@ -49,11 +54,12 @@ class Recipe(NamedTuple):
             source=ExampleFeed(self.text.train, self.settings.batch_size, first),
             members=training.Unrolled(),
             precision=self.settings.matmul_precision,
+            devices=self.devices,
         )
 
     def objective(self, arm: Arm) -> Objective:
         """Return the objective of an arm."""
-        return objective_of(self.settings, self.text, arm)
+        return objective_of(self.settings, self.text, arm)._replace(devices=self.devices)
 
     def with_rates(self, opt_state: PyTree, rates: Sequence[float]) -> PyTree:
         """Return the optimizer state of members `[seed, 1, ...]` with their learning rates."""
@@ -69,6 +75,6 @@ class Recipe(NamedTuple):
         return np.asarray(judged["nats"].sum(-1) / judged["count"].sum(-1))
 
 
-def tuning_arm(kind: plan.Class) -> Arm:
+def tuning_arm(kind: Class) -> Arm:
     """Return the arm whose models choose the learning rate of a class of arms."""
     return Arm(plan.TIED, True) if kind == "tied" else Arm(plan.NEVER_EQUAL, False)
