@@ -74,7 +74,7 @@ def outcomes(kind: type[PreTrainedModel], folder: Path) -> Iterator[tuple[str, s
         except CheckpointError as error:
             yield name, "refused", _line(error)
         else:
-            same = _equal(expected, logits(loaded(kind, folder / out)))
+            same = _same(before, expected, loaded(kind, folder / out))
             yield name, "equal" if same else "differ", ""
 
 
@@ -182,6 +182,23 @@ def _check_that_table_is_loaded(model: PreTrainedModel, folder: Path) -> None:
     stored = (load_file(file).values() for file in folder.glob("*.safetensors"))
     if not any(torch.equal(table, value) for values in stored for value in values):
         raise ValueError("the library does not load the table that it saved")
+
+
+def _same(before: PreTrainedModel, expected: list[torch.Tensor], after: PreTrainedModel) -> bool:
+    """Return whether another model computes the same.
+
+    Some kernels round differently where arrays lie elsewhere in memory: logits may then differ by rounding, if all parameters
+    are equal bit for bit.
+    """
+    found = logits(after)
+    if _equal(expected, found):
+        return True
+    values = dict(before.named_parameters(remove_duplicate=False))
+    others = dict(after.named_parameters(remove_duplicate=False))
+    close = all(
+        torch.allclose(one, other, rtol=1e-5, atol=1e-6 * one.abs().max()) for one, other in zip(expected, found, strict=True)
+    )
+    return close and values.keys() == others.keys() and all(torch.equal(value, others[name]) for name, value in values.items())
 
 
 def _equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
