@@ -16,7 +16,7 @@ from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tiejax.checkpoints.check import check_folder  # noqa: E402
-from tiejax.checkpoints.hub.architectures import known  # noqa: E402
+from tiejax.checkpoints.hub.architectures import Architecture, known  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import INDEX, WEIGHTS, open_checkpoint  # noqa: E402
 from tiejax.checkpoints.hub.errors import CheckpointError  # noqa: E402
 from tiejax.checkpoints.hub.families import states_of  # noqa: E402
@@ -55,8 +55,18 @@ def expected(models: Mapping[bool, tuple[Model, Path]], tied: bool, folder: Path
         further = saved in (None, states[0] is not False) or version not in one.more
         kept = tied or states[0] is False
         agrees = {"by flag": None if flag is None else tied == flag, "always": kept, "never": not tied}[ties]
-        found.add(agrees and further)
+        one_table = {"by flag": flag, "always": True, "never": False}[ties]
+        found.add(agrees and further and (one_table or not drops(one, version, folder)))
     return "cannot say" if len(found) > 1 or None in found else "agrees" if found.pop() else "disagrees"
+
+
+def drops(one: Architecture, version: str, folder: Path) -> bool:
+    """Return whether a file stores different tensors that are one in every model of a version, also an untied one."""
+    stored = {name: value for file in folder.glob("*.safetensors") for name, value in load_file(file).items()}
+    copies = [*one.input[:1], *(name for name in one.inner if name not in (*one.separate.get(version, ()), *one.output))]
+    groups = [copies, *(group for group in one.groups if group not in one.more.get(version, ()))]
+    present = ([stored[name] for name in group if name in stored] for group in groups)
+    return any(not torch.equal(values[0], other) for values in present if values for other in values[1:])
 
 
 def by_flag(models: Mapping[bool, tuple[Model, Path]]) -> bool:

@@ -53,7 +53,7 @@ def _equal(one: Any, other: Any, atol: float) -> Any:
     return numpy.all(equal)
 
 
-def _raise_unless(equal: Sequence[np.ndarray | jax.Array], names: Sequence[str]) -> None:
+def _raise_unless(equal: Sequence[Any], names: Sequence[str]) -> None:
     different = [name for name, is_equal in zip(names, equal, strict=True) if not is_equal]
     if different:
         others = f"; so do those of {len(different) - 1} more ties" if different[1:] else ""
