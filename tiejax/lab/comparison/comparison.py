@@ -12,17 +12,20 @@ import jax
 import numpy as np
 
 from tiejax import tying
-from tiejax.lab.comparison import checks, data, page, study
+from tiejax.lab.comparison import checks, data, page
 from tiejax.lab.comparison.arms import Arm, tied, untie_at, untied
+from tiejax.lab.comparison.budget import block_size
 from tiejax.lab.comparison.claims import OwnClaims
 from tiejax.lab.comparison.optimizer import Schedule, warm_up_constant_decay
 from tiejax.lab.comparison.recipe import Recipe
 from tiejax.lab.comparison.settings import Settings, settings_of
-from tiejax.lab.runs import environment, launch
+from tiejax.lab.comparison.study import Subject, run
+from tiejax.lab.runs import launch
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import METRICS, REPORT, RESULTS
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.study import SWITCHES, Study
+from tiejax.system.processors import cores
 
 PyTree = Any
 LATE = untie_at(2 / 3)
@@ -182,14 +185,14 @@ class Comparison:
                 switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
                 first=("seeds", "steps", "hours", "rates", "margin", "resume", "overwrite", "out"),
             ),
-            run=study.run,
+            run=run,
             prepare=self._prepare,
             may_change=("checkpoint_every", "tracker"),
             appends=True,
             single_process=True,
         )
 
-    def _prepare(self, settings: Settings, console: Console, resume: bool) -> study.Subject:
+    def _prepare(self, settings: Settings, console: Console, resume: bool) -> Subject:
         """Check every argument; return what is compared. Raises BadInput."""
         arms = self._arms()
         found = data.checked(self.training, self.held_out, self.batch_size)
@@ -197,7 +200,7 @@ class Comparison:
         evaluate = self.evaluate or (lambda params, batch: first_of(self.loss(params, batch, None)))
         checks.check_losses(self.loss, evaluate, found, shapes)
         checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
-        checks.check_size(self.optimizer, shapes, study.block_size([settings.seed_list]))
+        checks.check_size(self.optimizer, shapes, block_size([settings.seed_list]))
         recipe = Recipe(
             init=self.init,
             loss=self.loss,
@@ -211,12 +214,12 @@ class Comparison:
             max_norm=self.max_norm,
             precision=settings.matmul_precision,
         )
-        if jax.default_backend() == "cpu" and jax.device_count() == 1 and (cores := environment.cores()) > 1:
+        if jax.default_backend() == "cpu" and jax.device_count() == 1 and (number := cores()) > 1:
             console.warn(
-                f"one model trains at a time, on one of {cores} cores, since jax had started before; create arrays with numpy, "
-                "or in init"
+                f"one model trains at a time, on one of {number} cores, since jax had started before; create arrays with "
+                "numpy, or in init"
             )
-        return study.Subject(self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint)
+        return Subject(self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint)
 
     def _arms(self) -> list[Arm]:
         """Return the arms; raises BadInput."""

@@ -204,12 +204,12 @@ def tune_all(
         if len(rates) > 1:
             tried = tune(trainer, tuning, rates, lambda value, factor=factor: point_of(subject, value, factor))
             rate = float(tried.rates[tried.best])
-            chosen["rate"] = tried, point_of(subject, rate, factor)
+            chosen["learning rate"] = tried, point_of(subject, rate, factor)
         if len(factors) > 1:
             tried = tune(trainer, tuning, factors, lambda value, rate=rate: point_of(subject, rate, value))
             factor = float(tried.rates[tried.best])
             chosen["table factor"] = tried, point_of(subject, rate, factor)
-        chosen.setdefault("rate", (None, point_of(subject, rate, factor)))
+        chosen.setdefault("learning rate", (None, point_of(subject, rate, factor)))
         for name, (tried_one, _) in chosen.items():
             for line in rate_lines({f"{kind}": tried_one}, subject.unit, name) if tried_one is not None else ():
                 console.say(line)
@@ -219,7 +219,7 @@ def tune_all(
 
 def best_of(chosen: Mapping[str, tuple[Tried | None, Point]]) -> Point:
     """Return the learning rates that a class of arms has chosen."""
-    return list(chosen.values())[-1][1] if "table factor" in chosen else chosen["rate"][1]
+    return list(chosen.values())[-1][1] if "table factor" in chosen else chosen["learning rate"][1]
 
 
 def named_rows(kind: Class, chosen: Mapping[str, tuple[Tried | None, Point]]) -> dict[str, dict[str, Any]]:
