@@ -40,7 +40,7 @@ def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shap
     """Return the shapes of the parameters and the ties between them; raises BadInput."""
     params = _called("init", init, KEY)
     leaves = leaves_by_path(params)[0]
-    if others := [path for path, leaf in leaves.items() if not is_array(leaf)]:
+    if others := [path for path, leaf in leaves.items() if leaf is not None and not is_array(leaf)]:
         raise BadInput(
             f"init: expected arrays only, but {others[0]} is {leaves[others[0]]!r:.60}; leave it out (nnx.split, eqx.filter)"
         )
