@@ -30,7 +30,8 @@ ALWAYS, NEVER = ("t5", "mt5"), ("rembert",)
 def test_saved_models_agree(tmp_path, name, tied):
     folder = saved(name, tied, tmp_path / "c")
     one = check_folder(folder)
-    assert one.answer == "agrees", one
+    # Version 4 has one table for the encoder and the decoder of an untied BART, which are filled with different numbers here.
+    assert one.answer == ("cannot say" if (name, tied) == ("bart", False) else "agrees"), one
     assert one.family is not None
     is_tied = (tied or name in ALWAYS) and name not in NEVER
     assert one.stored.startswith("one table" if is_tied else "two"), one

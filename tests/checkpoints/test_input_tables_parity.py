@@ -136,7 +136,7 @@ def test_a_flag_that_changes_more_than_the_tables(tmp_path, make):
 
 def test_tables_of_encoder_and_decoder_that_are_missing(tmp_path):
     folder = saved(bart, False, tmp_path / "bart")
-    assert check_folder(folder).answer == "agrees"
+    assert "are one tensor in this version" in check_folder(folder).reason  # version 4
     tensors = load_file(folder / WEIGHTS)
     for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"):
         del tensors[name]
