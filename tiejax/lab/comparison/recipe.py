@@ -66,6 +66,7 @@ class Recipe(NamedTuple):
             ties=self.ties,
             arm_ties=np.array([[arm.tied]]),
             steps=last - first,
+            first_step=first,
             recorders=self._recorders(),
             max_norm=self.max_norm,
             source=self.data.feed(first),

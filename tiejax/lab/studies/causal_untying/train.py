@@ -49,6 +49,7 @@ class Recipe(NamedTuple):
             ties=ties_of(arm),
             arm_ties=np.array([[arm.tied] * len(ties_of(arm))], bool),
             steps=last - first,
+            first_step=first,
             recorders=recorders_of(self.settings, objective, self.text),
             max_norm=self.settings.clip,
             source=ExampleFeed(self.text.train, self.settings.batch_size, first),
