@@ -16,6 +16,7 @@ from processes import end, start_python, wait_until
 from tiejax import Tie
 from tiejax.lab import tied, untie_at, untied
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay
+from tiejax.lab.comparison.page import in_words
 from tiejax.lab.runs import environment
 from tiejax.statistics.claims import Claim
 from tiejax.training.example_feed import ExampleFeed
@@ -176,3 +177,19 @@ def test_killed_and_resumed_anywhere(outcome, tmp_path):
     more = json.loads((killed / "results.json").read_text())
     assert more["seeds"] == [0, 1, 2]
     assert [row["loss"][:2] for row in more["arms"].values()] == [row["loss"] for row in one["arms"].values()]
+
+
+def test_the_answer_in_words():
+    row = {
+        "id": "untie-2/3/tied",
+        "verdict": "contradicted",
+        "estimate": -0.02,
+        "interval": [-0.03, -0.01],
+        "unit": "nats",
+        "n": 8,
+    }
+    words = "Untie-2/3 models end 0.02 nats lower than tied ones [0.01, 0.03] (8 seeds)."
+    assert in_words(row, "untie-2/3", "tied") == words
+    assert "0.02 nats higher" in in_words(row | {"estimate": 0.02, "interval": [0.01, 0.03]}, "a", "b")
+    left = row | {"verdict": "undecided", "smallest_detectable": None, "margin": None, "note": "few"}
+    assert in_words(left, "a", "b") == "Whether a models end lower than b ones: not decided with 8 seeds."

@@ -77,6 +77,8 @@ class Outcome(NamedTuple):
 class Comparison:
     """A comparison of ways to tie a model, over seeds: with learning rates of each, paired tests and a report.
 
+    `main()` runs it as a command, with flags such as `--seeds 8 --resume`; `run(out, seeds=8)` returns its `Outcome`.
+
     Every seed trains one model in each arm, on the same batches. An arm that unties continues the tied model of its seed, bit
     for bit. Learning rates are chosen for tied and for untied models, on other seeds.
 
@@ -107,9 +109,6 @@ class Comparison:
         sections: functions results -> {heading: (columns, rows)}, tables for the report.
         seeds: number of seeds by default.
         out: run directory by default: runs/ and the name.
-
-    Examples:
-        See docs/guides/own_model.md.
     """
 
     name: str

@@ -7,12 +7,12 @@ import numpy as np
 
 from tiejax.lab.comparison.claims import MAIN, OWN, SAME
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import openings, tally
+from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.rates import rates_table
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, reproduction, timing_words
-from tiejax.lab.reporting.words import number
+from tiejax.lab.reporting.words import counted, number, undecided
 from tiejax.statistics.power import fewest_seeds
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -35,9 +35,31 @@ def finding(results: Mapping[str, Any]) -> list[str]:
 
 
 def sentence(results: Mapping[str, Any]) -> str:
-    """Return the answer in fixed words."""
-    lead = f"For {results['name']}, after {results['steps']:,} steps:"
-    return openings(results["claims"], results["families"].get(MAIN, []), lead)
+    """Return the answer: which arms end lower than which, decided ones first."""
+    rows = rows_of(results, MAIN) if MAIN in results["families"] else []
+    rows = sorted(rows, key=lambda row: row["verdict"] == "undecided")
+    return " ".join(
+        [
+            f"For {results['name']}, after {results['steps']:,} steps:",
+            *(in_words(row, *results["pairs"][row["id"]]) for row in rows),
+        ]
+    )
+
+
+def in_words(row: Mapping[str, Any], first: str, second: str) -> str:
+    """Return a sentence about the difference of two arms."""
+    if row["verdict"] == "undecided":
+        return f"Whether {first} models end lower than {second} ones: {undecided(row)}."
+    interval = ", ".join(number(None if end is None else abs(end)) for end in sorted_ends(row["interval"]))
+    side = "lower" if row["estimate"] < 0 else "higher"
+    found = f"{number(abs(row['estimate']))} {row['unit']} {side}"
+    return f"{first[0].upper()}{first[1:]} models end {found} than {second} ones [{interval}] ({counted(row['n'], 'seed')})."
+
+
+def sorted_ends(interval: Sequence[float | None] | None) -> list[float | None]:
+    """Return the ends of an interval that excludes 0, the one next to 0 first."""
+    ends = list(interval or (None, None))
+    return sorted(ends, key=lambda end: float("inf") if end is None else abs(end))
 
 
 def rows_of(results: Mapping[str, Any], family: str) -> list[Mapping[str, Any]]:

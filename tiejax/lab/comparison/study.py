@@ -287,6 +287,7 @@ def described(subject: Subject, settings: Settings, steps: int) -> dict[str, Any
         "margin": settings.margin,
         "baseline": "tied" if "tied" in names else names[0],
         "forks": {arm.name: segments.step_at(arm.fork, steps) for arm in subject.arms if arm.fork is not None},
+        "pairs": {f"{first}/{second}": [first, second] for first, second in claims.compared(subject.arms)},
         "ties": [str(tie) for tie in subject.recipe.ties],
         "steps": steps,
         "batch_size": data.batch_size,
