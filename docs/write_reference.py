@@ -29,6 +29,8 @@ def public(name: str) -> Any:
 
 def signature(thing: Any) -> str:
     """Return a function without its body, or a class with its fields and the signature of its constructor, as Python."""
+    if not callable(thing):
+        return repr(thing)
     node: Any = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(thing)))).body[0]
     empty: list[ast.stmt] = [ast.Expr(ast.Constant(...))]
     functions = [node]
@@ -70,7 +72,7 @@ def written(page: str) -> str:
 
     def entry(match: re.Match[str]) -> str:
         name = match[1]
-        return f"### {name}\n\n```python\n{code[name]}\n```\n\n{described(things[name].__doc__)}\n\n"
+        return f"### {name}\n\n```python\n{code[name]}\n```\n\n{described(things[name].__doc__ or '')}\n\n"
 
     return ENTRY.sub(entry, page).rstrip() + "\n"
 

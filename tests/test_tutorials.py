@@ -74,6 +74,16 @@ def test_nnx(tmp_path, monkeypatch):
         assert (state["norm"]["mean"][...] != initial["norm"]["mean"][...]).all()
 
 
+@pytest.mark.slow
+def test_own_model(tmp_path, monkeypatch, capsys):
+    names = names_after("own_model.md", tmp_path, monkeypatch)
+    outcome = names["outcome"]
+    assert outcome.sentence.startswith("For my GPT, after 100 steps: ")
+    assert len(outcome.claims) == 6
+    assert outcome.report.is_file()
+    assert (outcome.losses[:, :, -1] < math.log(128)).all()  # of a guess
+
+
 @pytest.mark.parity
 def test_equinox(tmp_path, monkeypatch):
     names = names_after("equinox.md", tmp_path, monkeypatch)

@@ -11,13 +11,13 @@ from experiments.bench.arithmetic import FORWARD_AND_BACKWARD, device_rates
 from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
 from experiments.bench.settings import CausalBench
 from experiments.bench.timing import spread, write_results
+from tiejax.lab.comparison.training import Members, Trainer
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.model import Objective, objective_of
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.lab.studies.causal_untying.train import Members, Trainer
+from tiejax.lab.studies.causal_untying.train import Recipe
 from tiejax.models.counts import layer_matrices
 from tiejax.training.loop import Training
 
@@ -60,22 +60,22 @@ def job_of(settings: CausalBench, side: str) -> Any:
     )
 
 
-def parts_of(study: Settings, vocabulary: int) -> tuple[Trainer, Objective, plan.Arm]:
+def parts_of(study: Settings, vocabulary: int) -> tuple[Trainer, plan.Arm]:
     """Return what trains the untied models of a study on random text."""
     assert study.context is not None
     blocks = np.random.default_rng(0).integers(0, vocabulary, (BLOCKS, study.context), np.int32)
     streams: Any = SimpleNamespace(vocabulary=vocabulary)  # all that training reads of the streams
     text = Text(streams, blocks, blocks[: study.batch_size], np.zeros(vocabulary, np.int32), ["all"], 0.0)
     arm = plan.Arm(plan.NEVER_EQUAL, False)
-    trainer = Trainer(study, text, study.steps or 0, None)  # type: ignore[arg-type]  # no stages: nothing is stored
-    return trainer, objective_of(study, text, arm), arm
+    # No stages: nothing is stored.
+    return Trainer(Recipe(study, text), study.steps or 0, None), arm  # type: ignore[arg-type]
 
 
 def train_ours(settings: CausalBench) -> Train:
     """Return our training of one untied model on each device, compiled and warmed up."""
-    trainer, objective, arm = parts_of(settings.study_settings, settings.vocab_size)
+    trainer, arm = parts_of(settings.study_settings, settings.vocab_size)
     members = Members(range(jax.device_count()), [1e-3] * jax.device_count())
-    ensemble = trainer.ensemble(objective, arm, 0, trainer.steps)
+    ensemble = trainer.ensemble(arm, 0, trainer.steps)
     training = Training(ensemble, members.seeds)
     training.compile()
     chunks = training.chunks(chunk_s=max(0.2, settings.seconds / 4))

@@ -265,9 +265,9 @@ def causal(devices: Sequence[Any]) -> Any:
     """Return a training step of an untied model of the preset of 124 million parameters, on one GPU or over all TPU devices."""
     study = preset_124m()
     shared = len(devices) if platform_of(devices) == "tpu" else 1
-    trainer, objective, arm = causal_parts(study, GPT2_VOCABULARY)
-    ensemble = trainer.ensemble(objective._replace(devices=shared), arm, 0, trainer.steps)
-    ensemble = dataclasses.replace(ensemble, recorders={}, devices=shared)
+    trainer, arm = causal_parts(study, GPT2_VOCABULARY)
+    recipe = trainer.recipe._replace(devices=shared)
+    ensemble = dataclasses.replace(recipe.ensemble(arm, 0, trainer.steps, trainer.steps), recorders={})
     return traced_step(ensemble, devices[:shared], 1, feed_shapes(ensemble))
 
 

@@ -1,3 +1,10 @@
+from .comparison.arms import Arm as Arm
+from .comparison.arms import tie_at as tie_at
+from .comparison.arms import tied as tied
+from .comparison.arms import untie_at as untie_at
+from .comparison.arms import untied as untied
+from .comparison.comparison import Comparison as Comparison
+from .comparison.comparison import Outcome as Outcome
 from .ensembles import Ensemble as Ensemble
 from .ensembles import EnsembleState as EnsembleState
 from .ensembles import Phase as Phase

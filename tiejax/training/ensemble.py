@@ -103,6 +103,7 @@ class Ensemble:
             that differ between arms. The leaves of ties that are on at step 0 must be equal.
         dropout_key: seed_key -> dropout key; by default the same under every condition, so that conditions can be compared
             in pairs.
+        first_step: the step of a longer training that is counted as 0 here, for the random keys of dropout.
         precision: precision of float32 matrix products in training; recorders compute them in float32.
         gradient_weights: step -> `[arm, tie, 2]`: the weights of the gradients of a tie's source and target in the shared
             gradient, instead of the weights of the ties (`tying.symmetrise`).
@@ -128,6 +129,7 @@ class Ensemble:
     phases: Sequence[Phase] | None = None
     start_from: TrainState | None = None
     dropout_key: Callable[[SeedKey], jax.Array] = lambda seed_key: stream(seed_key.key, "dropout")
+    first_step: int = 0
     precision: Precision = "highest"
     gradient_weights: Callable[[jax.Array], jax.Array] | None = None
 
@@ -259,7 +261,7 @@ class Ensemble:
 
         def seed_step(seed_key: SeedKey, arms: Any, fed: Any) -> Any:
             batch = self.sample(seed_key, number, fed)
-            dropout_key = jax.random.fold_in(self.dropout_key(seed_key), number)
+            dropout_key = jax.random.fold_in(self.dropout_key(seed_key), self.first_step + number)
 
             def arm_step(state: TrainState, on: Any, weights: Any) -> tuple[TrainState, dict[str, jax.Array]]:
                 return member_step(state, batch, dropout_key, on, weights)

@@ -10,6 +10,7 @@ import platform
 import warnings
 from pathlib import Path
 
+from tiejax.lab.runs import environment
 from tiejax.lab.settings.checks import default_data_dir
 
 MOST_BYTES = 2**30
@@ -25,7 +26,7 @@ def use(recompile: bool = False) -> None:
     """
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
     if recompile:
-        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        environment.set_variable("JAX_ENABLE_COMPILATION_CACHE", False)
     if recompile or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     folder = Path(default_data_dir()) / "compiled" / processor()
@@ -36,9 +37,11 @@ def use(recompile: bool = False) -> None:
         return
     if not os.access(folder, os.W_OK | os.X_OK):
         return
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(SHORTEST_S))
-    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(MOST_BYTES))
+    environment.set_variable("JAX_COMPILATION_CACHE_DIR", str(folder))
+    others = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": SHORTEST_S, "JAX_COMPILATION_CACHE_MAX_SIZE": MOST_BYTES}
+    for name, value in others.items():
+        if name not in os.environ:
+            environment.set_variable(name, value)
 
 
 def _mend(folder: Path) -> None:

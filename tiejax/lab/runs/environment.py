@@ -1,5 +1,6 @@
 """Environment variables for devices and processes, read and set before jax is imported."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -34,9 +35,20 @@ def one_device_a_core() -> None:
     flags = " ".join(given_flags())
     if "xla_force_host_platform_device_count" in flags or "JAX_NUM_CPU_DEVICES" in os.environ:
         return
-    os.environ["JAX_NUM_CPU_DEVICES"] = str(cores())
+    set_variable("JAX_NUM_CPU_DEVICES", cores())
     if "xla_cpu_multi_thread_eigen" not in flags and has_flag("xla_cpu_multi_thread_eigen"):
         add_flags("--xla_cpu_multi_thread_eigen=false")
+
+
+def set_variable(name: str, value: int | float | str | bool) -> None:
+    """Set a variable of jax, also if jax has been imported before, by a script with a model; it then has read the environment.
+
+    The number of devices cannot be changed once they have started.
+    """
+    os.environ[name] = str(value)
+    if (jax := sys.modules.get("jax")) is not None:
+        with contextlib.suppress(RuntimeError):
+            jax.config.update(name.lower(), value)
 
 
 def allocate_as_needed() -> None:

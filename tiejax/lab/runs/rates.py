@@ -62,11 +62,11 @@ def tuning_rows(tried: Mapping[Any, Tried]) -> dict[str, dict[str, Any]]:
     }
 
 
-def rate_lines(tried: Mapping[Any, Tried]) -> list[str]:
+def rate_lines(tried: Mapping[Any, Tried], unit: str = "nats", what: str = "learning rate") -> list[str]:
     """Return a line for the terminal about the rate that each class of models has chosen."""
     return [
-        f"learning rate of {kind} models: {each.rates[each.best]:g}{', the last that was tried' if each.at_edge else ''}, mean "
-        f"loss {each.losses[each.best].mean():.4f} nats"
+        f"{what} of {kind} models: {each.rates[each.best]:g}{', the last that was tried' if each.at_edge else ''}, mean "
+        f"loss {each.losses[each.best].mean():.4f} {unit}"
         for kind, each in tried.items()
     ]
 

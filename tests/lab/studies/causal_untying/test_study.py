@@ -12,14 +12,14 @@ import yaml
 from processes import EXPERIMENTS, end, start, wait_until
 from stream_runs import corpus_folder, metrics, text_of
 
+from tiejax.lab.comparison.segments import Segment
+from tiejax.lab.comparison.training import Members, Trainer
 from tiejax.lab.runs import environment, launch
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.causal_untying import plan, text
-from tiejax.lab.studies.causal_untying.model import objective_of
-from tiejax.lab.studies.causal_untying.plan import Segment
 from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
 from tiejax.lab.studies.causal_untying.tables import EXPLORED
-from tiejax.lab.studies.causal_untying.train import Members, Trainer
+from tiejax.lab.studies.causal_untying.train import Recipe
 from tiejax.training.state_arrays import from_arrays, to_arrays
 
 pytestmark = pytest.mark.slow
@@ -69,7 +69,7 @@ class NoStages:
 
 def trainer_of(run):
     settings = Settings(**yaml.safe_load((run / "config.yaml").read_text()))
-    return Trainer(settings, text.prepare(settings, Console(quiet=True)), settings.steps, NoStages())
+    return Trainer(Recipe(settings, text.prepare(settings, Console(quiet=True))), settings.steps, NoStages())
 
 
 def test_results_and_records(run):
@@ -125,7 +125,7 @@ def test_untying_at_once_is_never_tying_from_equal_tables(run):
     trainer = trainer_of(run)
     members, tied = Members([3, 7], [0.02, 0.02]), plan.Arm(plan.TIED, True)
     child = plan.Arm("untie-0", False, fork=Fraction(0), parent=plan.TIED)
-    before = to_arrays(trainer.first_state(objective_of(trainer.settings, trainer.text, tied), tied, members), "state")
+    before = to_arrays(trainer.first_state(tied, members), "state")
     at_once = Segment(child, Fraction(0), Fraction(1), Segment(tied, Fraction(0), Fraction(0), None))
     untied = trainer.segment("at-once", at_once, members, before, False)
     np.testing.assert_array_equal(untied["nats"], metrics(run)["never-equal.nats"])
@@ -219,10 +219,9 @@ def test_changes_at_a_fork(run):
     """Moments and counts of the tables after each change, by path; other leaves stay."""
     trainer = trainer_of(run)
     members = Members([3], [0.01])
-    arms = {arm.name: arm for arm in [*trainer.settings.arms, *plan.exploratory(trainer.settings.forks)]}
+    arms = {arm.name: arm for arm in [*trainer.recipe.settings.arms, *plan.exploratory(trainer.recipe.settings.forks)]}
     by_use = Segment(arms["explore-by-use"], Fraction(0), Fraction(1, 3), None)
-    objective = objective_of(trainer.settings, trainer.text, by_use.arm)
-    like = jax.eval_shape(lambda: trainer.first_state(objective, by_use.arm, members))
+    like = jax.eval_shape(lambda: trainer.first_state(by_use.arm, members))
     state = from_arrays(trainer.segment("by-use", by_use, members, None, True), like, "state")
 
     def moments(arm, parent):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiejax.lab.studies.causal_untying.summary import join_blocks
+from tiejax.lab.comparison.training import join_blocks
 
 
 def block(seeds, *arms):

@@ -4,8 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from tiejax.lab.comparison.segments import segments_of
+from tiejax.lab.comparison.training import Members, joined, tuning_blocks, tuning_stage
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.train import Members, joined, tuning_blocks, tuning_stage
 
 
 def test_every_rate_is_tried_with_every_seed_in_whole_blocks():
@@ -21,7 +22,7 @@ def test_records_are_joined_along_an_arm_and_its_parent():
     """Of the two records at a fork, that of the child is kept."""
     arms = plan.arms_of([Fraction(1, 2)], wide=False, cosine=False)
     left = {}
-    for segment in plan.segments_of(arms):
+    for segment in segments_of(arms):
         first, last = (int(10 * end) for end in (segment.first, segment.last))
         steps = np.arange(first, last + 1, 5)
         name = segment.arm.name
@@ -29,7 +30,7 @@ def test_records_are_joined_along_an_arm_and_its_parent():
         left[segment.name] = {"train_step": steps, "train_loss": losses}
         if segment.last == 1:
             left[segment.name] |= {"nats": np.full((2, 3), 6.0)}
-    arrays = joined(plan.segments_of(arms), left)
+    arrays = joined(segments_of(arms), left)
     assert arrays["tied/train_step"].tolist() == [0, 5, 10]
     assert arrays["untie-1/2/train_loss"].tolist() == [[0, 105, 110]] * 2
     assert arrays["untie-1/2/nats"].shape == (2, 3)

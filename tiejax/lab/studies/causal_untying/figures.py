@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.comparison.segments import step_at
+from tiejax.lab.comparison.training import Arrays
 from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import MARGIN, curve, rank_words
-from tiejax.lab.studies.causal_untying.train import Arrays
 
 FIXED = {plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW}
 FORKS = (GREEN, PURPLE, "black", "grey")
@@ -83,7 +84,7 @@ def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
 
 def _fork_step(arm: str, steps: int) -> int:
     written = arm.partition("untie-")[2]
-    return plan.step_at(Fraction(written), steps) if written else 0
+    return step_at(Fraction(written), steps) if written else 0
 
 
 def plot_since_untying(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:

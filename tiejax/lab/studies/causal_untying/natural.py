@@ -13,7 +13,6 @@ lists follow, are stored before any reported model is trained.
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
@@ -21,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import spearmanr
 
+from tiejax.lab.comparison.training import STATE, Arrays, Members, Trainer, tuning_segment
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.causal_untying.model import Objective, objective_of
-from tiejax.lab.studies.causal_untying.plan import Segment
+from tiejax.lab.studies.causal_untying.model import Objective
 from tiejax.lab.studies.causal_untying.settings import NATURAL_SEEDS
 from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.lab.studies.causal_untying.train import STATE, Arrays, Members, Trainer, tuning_arm
+from tiejax.lab.studies.causal_untying.train import tuning_arm
 from tiejax.text import planted_pairs
 from tiejax.text.blocks import spread
 from tiejax.text.similar_words import most_similar
@@ -109,13 +108,13 @@ def jensen_shannon(first: jax.Array, second: jax.Array) -> jax.Array:
 
 def measure(trainer: Trainer, rate: float, number: int) -> Arrays:
     """Train models that are never tied, and return `pairs` `[pairs, 2]` and their distances in each model, `[seed, pairs]`."""
-    text = trainer.text
+    text = trainer.recipe.text
     pairs = candidates(text, number)
-    segment = Segment(tuning_arm("untied"), Fraction(0), Fraction(1), None)
+    segment = tuning_segment(tuning_arm("untied"))
     members = Members(list(NATURAL_SEEDS), [rate] * len(NATURAL_SEEDS))
-    objective = objective_of(trainer.settings, text, segment.arm)
+    objective = trainer.recipe.objective(segment.arm)
     arrays = trainer.segment(STAGE, segment, members, None, True)
-    like = jax.eval_shape(lambda: trainer.first_state(objective, segment.arm, members))
+    like = jax.eval_shape(lambda: trainer.first_state(segment.arm, members))
     params = from_arrays(arrays, like, STATE).params
     contexts = contexts_of(text.validation, pairs)
     found = map_members(lambda params, shared: distances(objective, params, *shared), params, (pairs, contexts))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.statistics.arms import replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim
@@ -39,7 +40,7 @@ class Planted(NamedTuple):
     def relative(self, arm: str, table: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return recorded steps, and by kind the mean distance relative to that at the early untie, `[seed, record]`."""
         step, distance = self.arrays[f"{arm}/train_step"], self.arrays[f"{arm}/train_pair_{table}"]
-        at_fork = distance[:, step == plan.step_at(plan.EARLY, self.steps)]
+        at_fork = distance[:, step == step_at(plan.EARLY, self.steps)]
         relative = distance / at_fork
         kinds = np.array(self.kinds)
         return step, {kind: relative[:, :, kinds == kind].mean(axis=2) for kind in dict.fromkeys(self.kinds)}

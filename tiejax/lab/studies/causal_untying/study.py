@@ -7,6 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiejax.lab.comparison.arms import Class
+from tiejax.lab.comparison.budget import block_size, steps_of
+from tiejax.lab.comparison.training import Arrays, Trainer, Tuning, costs_of, join_blocks, train_block, tune
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
@@ -18,20 +21,14 @@ from tiejax.lab.runs.train import begin
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying import figures, natural, natural_figures, page, plan, planted_figures
-from tiejax.lab.studies.causal_untying.budget import block_size, blocks, costs, steps_of
+from tiejax.lab.studies.causal_untying.budget import blocks, budget_of, costs
 from tiejax.lab.studies.causal_untying.model import shape_of
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.planted_text import facts as facts_of_planting
 from tiejax.lab.studies.causal_untying.settings import Settings
-from tiejax.lab.studies.causal_untying.summary import TUNED, below_entropy, join_blocks, summarise
+from tiejax.lab.studies.causal_untying.summary import TUNED, below_entropy, summarise
 from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.lab.studies.causal_untying.train import (
-    Arrays,
-    Trainer,
-    costs_of,
-    train_block,
-    tune,
-)
+from tiejax.lab.studies.causal_untying.train import Recipe, tuning_arm
 from tiejax.lab.studies.causal_untying.trigger import COSINE, STEP, Cosines, train_triggered
 from tiejax.system.json_values import plain
 from tiejax.text.blocks import spread
@@ -48,13 +45,11 @@ def run(launched: Launched, console: Console) -> int:
     stages = Stages(launched, console, stop, costs(settings, directory.manifest.all_parts))
     try:
         with console:
-            steps = steps_of(settings, text, stages, directory.manifest.all_parts, console)
-            trainer = Trainer(settings, text, steps, stages)
-            tried = (
-                {kind: tune(trainer, kind, block_size(directory.manifest.all_parts)) for kind in TUNED}
-                if settings.tuned
-                else {}
-            )
+            block = block_size(directory.manifest.all_parts)
+            budget = budget_of(settings, text, stages, directory.manifest.all_parts)
+            steps = steps_of(budget, stages, block, console)
+            trainer = Trainer(Recipe(settings, text), steps, stages)
+            tried = {kind: tune(trainer, tuning_of(settings, kind, block), settings.rates) for kind in TUNED if settings.tuned}
             check_gate(settings, text, tried, console)
             rates = rates_of(settings, tried)
             trainer, measured = with_natural_pairs(trainer, rates)
@@ -81,7 +76,7 @@ def run(launched: Launched, console: Console) -> int:
             "tuning_seeds": settings.tuning_seeds if tried else [],
             "models": models_of(settings, text),
             **planted_facts(text, settings),
-            **natural_facts(trainer.text, measured, arrays, settings),
+            **natural_facts(trainer.recipe.text, measured, arrays, settings),
             **({"trigger": triggered} if triggered else {}),
             **body,
             **facts_of(looks, parts),
@@ -119,7 +114,12 @@ def models_of(settings: Settings, text: Text) -> list[dict[str, Any]]:
     ]
 
 
-def rates_of(settings: Settings, tried: dict[plan.Class, Tried]) -> dict[plan.Class, float]:
+def tuning_of(settings: Settings, kind: Class, block: int) -> Tuning:
+    """Return the models that choose the learning rate of a class of arms, `block` at a time."""
+    return Tuning(kind, tuning_arm(kind), settings.tuning_seeds, block)
+
+
+def rates_of(settings: Settings, tried: dict[Class, Tried]) -> dict[Class, float]:
     """Return the learning rate of each class of arms."""
     if not tried:
         assert settings.tied_rate is not None
@@ -128,7 +128,7 @@ def rates_of(settings: Settings, tried: dict[plan.Class, Tried]) -> dict[plan.Cl
     return best_rates(tried)
 
 
-def check_gate(settings: Settings, text: Text, tried: dict[plan.Class, Tried], console: Console) -> None:
+def check_gate(settings: Settings, text: Text, tried: dict[Class, Tried], console: Console) -> None:
     """Raise BadInput unless tied models learn enough for a comparison; print the learning rates that were chosen."""
     for line in rate_lines(tried):
         console.say(line)
@@ -141,9 +141,9 @@ def check_gate(settings: Settings, text: Text, tried: dict[plan.Class, Tried], c
             )
 
 
-def threshold_of(trainer: Trainer, tried: dict[plan.Class, Tried]) -> float | None:
+def threshold_of(trainer: Trainer, tried: dict[Class, Tried]) -> float | None:
     """Return the threshold of the untie that follows from gradients; None without such models."""
-    settings = trainer.settings
+    settings = trainer.recipe.settings
     if not settings.explore or settings.trigger is not None or not tried:
         return settings.trigger
     records = tried["tied"].records
@@ -151,13 +151,13 @@ def threshold_of(trainer: Trainer, tried: dict[plan.Class, Tried]) -> float | No
 
 
 def train_all(
-    launched: Launched, trainer: Trainer, rates: dict[plan.Class, float], threshold: float | None, console: Console
+    launched: Launched, trainer: Trainer, rates: dict[Class, float], threshold: float | None, console: Console
 ) -> tuple[Arrays, Looks, dict[str, Any]]:
     """Train all blocks of seeds, and with `--until decided` those of further looks.
 
     Returns their arrays, the looks, and the steps at which models were untied by their gradients, if they have a threshold.
     """
-    settings, run = trainer.settings, launched.run
+    settings, run = trainer.recipe.settings, launched.run
     assert run is not None
     trained: dict[str, tuple[list[int], Arrays]] = {}
     triggered: dict[str, Any] = {}
@@ -180,13 +180,15 @@ def train_all(
             return arrays, looks, triggered
 
 
-def with_natural_pairs(trainer: Trainer, rates: dict[plan.Class, float]) -> tuple[Trainer, Arrays]:
+def with_natural_pairs(trainer: Trainer, rates: dict[Class, float]) -> tuple[Trainer, Arrays]:
     """Measure natural pairs, if the run has any; return a trainer that records their distances, and what was measured."""
-    number = trainer.settings.natural_pairs
+    number = trainer.recipe.settings.natural_pairs
     if not number:
         return trainer, {}
     measured = trainer.stages.once(natural.STAGE, functools.partial(natural.measure, trainer, rates["untied"], number))
-    return trainer._replace(text=trainer.text._replace(natural=natural.pairs_by_list(measured))), measured
+    recipe = trainer.recipe
+    recorded = recipe._replace(text=recipe.text._replace(natural=natural.pairs_by_list(measured)))
+    return trainer._replace(recipe=recorded), measured
 
 
 def natural_facts(text: Text, measured: Arrays, arrays: Arrays, settings: Settings) -> dict[str, Any]:
@@ -212,6 +214,6 @@ def planted_of(arrays: Arrays, text: Text, steps: int) -> Planted | None:
 
 def growing(arrays: Arrays, seeds: Sequence[int], trainer: Trainer, looks: Looks) -> list[dict[str, Any]]:
     """Return the rows of the claims that more seeds may decide: all except those of the control, whose seeds are fixed."""
-    text, planted = trainer.text, planted_of(arrays, trainer.text, trainer.steps)
+    text, planted = trainer.recipe.text, planted_of(arrays, trainer.recipe.text, trainer.steps)
     rows: list[dict[str, Any]] = summarise(arrays, seeds, text.bucket_names, looks, planted)["claims"]
     return [row for row in rows if not row["id"].startswith("cosine/")]

@@ -5,31 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.comparison.arms import Class
+from tiejax.lab.comparison.training import Arrays, diverged
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.runs.rates import Tried
 from tiejax.lab.studies.causal_untying import claims, plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
-from tiejax.lab.studies.causal_untying.train import Arrays
 
-TUNED: tuple[plan.Class, ...] = ("tied", "untied")
-
-
-def join_blocks(blocks: Sequence[tuple[Sequence[int], Arrays]], seeds: Sequence[int]) -> Arrays:
-    """Return the arrays of all blocks, joined along the seeds.
-
-    blocks: the seeds of each block, and its arrays. seeds: those of the run; a field that some blocks lack has the first of
-    them.
-    """
-    whole = {}
-    for field in dict.fromkeys(field for _, arrays in blocks for field in arrays):
-        having = [block for block, arrays in blocks if field in arrays]
-        first = [seed for block in having for seed in block]
-        assert first == list(seeds[: len(first)]), f"{field}: has the seeds {first}"
-        values = [arrays[field] for _, arrays in blocks if field in arrays]
-        if field.endswith("step"):
-            assert all(np.array_equal(values[0], other) for other in values), field
-        whole[field] = values[0] if field.endswith("step") else np.concatenate(values)
-    return whole
+TUNED: tuple[Class, ...] = ("tied", "untied")
 
 
 def final_losses(arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -58,12 +41,7 @@ def summarise(
     tested, by_frequency = ({arm: of[arm] for arm in of if not arm.startswith(plan.EXPLORE)} for of in (losses, buckets))
     done = looks.done or [len(seeds)]
     rows = claims.verdicts(tested, by_frequency, bucket_names, done, max(1, len(looks.planned)), planted)
-    diverged = [
-        {"arm": arm, "seed": seed, "step": _last_finite(arrays, arm, place)}
-        for arm, values in losses.items()
-        for place, seed in enumerate(seeds[: len(values)])
-        if not np.isfinite(values[place])
-    ]
+    non_finite = diverged(arrays, losses, seeds)
     arms = {arm: {"loss": values.tolist(), "by_frequency": buckets[arm].tolist()} for arm, values in losses.items()}
     if planted is not None:
         arms = {arm: {**row, "excess": {kind: values.tolist() for kind, values in planted.excess(arm).items()}}
@@ -72,15 +50,8 @@ def summarise(
         "seeds": list(seeds),
         "arms": arms,
         "frequency_ranks": list(bucket_names),
-        "excluded_seeds": sorted({row["seed"] for row in diverged}),
-        "non_finite": diverged,
+        "excluded_seeds": sorted({row["seed"] for row in non_finite}),
+        "non_finite": non_finite,
         "claims": [row for family in rows.values() for row in family],
         "families": {family: [row["id"] for row in of_family] for family, of_family in rows.items()},
     }
-
-
-def _last_finite(arrays: Arrays, arm: str, place: int) -> int:
-    """Return the last step at which a model's training loss was recorded as finite."""
-    finite = np.isfinite(arrays[f"{arm}/train_loss"][place])
-    steps = arrays[f"{arm}/train_step"][: len(finite)]
-    return int(steps[finite][-1]) if finite.any() else 0

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.comparison.arms import Class
+from tiejax.lab.comparison.segments import Segment, segments_of
+from tiejax.lab.comparison.training import Arrays, Trainer, costs_of, train_block
 from tiejax.lab.studies.causal_untying.plan import EXPLORE, TIED, Arm
 from tiejax.lab.studies.causal_untying.settings import DECAY, WARM_UP
-from tiejax.lab.studies.causal_untying.train import Arrays, Trainer, costs_of, train_block
 
 WINDOW, PATIENCE = 3, 100  # records, steps
 SEEDS = 2  # number of seeds with these arms
@@ -68,23 +69,23 @@ class Cosines(NamedTuple):
         return found
 
 
-def untied_at_step(step: int, total: int) -> list[plan.Segment]:
+def untied_at_step(step: int, total: int) -> list[Segment]:
     """Return the segments of models that are tied until a step, and untied from there on."""
     fork = Fraction(step, total)
     before = Arm(f"{EXPLORE}before-{step}", True, end=fork)
     after = Arm(f"{EXPLORE}at-{step}", False, fork=fork, parent=before.name)
-    return plan.segments_of([before, after])
+    return segments_of([before, after])
 
 
 def train_triggered(
-    trainer: Trainer, seeds: Sequence[int], tied: Arrays, rates: Mapping[plan.Class, float], threshold: float
+    trainer: Trainer, seeds: Sequence[int], tied: Arrays, rates: Mapping[Class, float], threshold: float
 ) -> tuple[Arrays, dict[str, Any]]:
     """Train the models that the rule unties, and their control; return arrays as `ARM/FIELD`, and the steps of each seed.
 
     tied: the arrays of the tied models of the same seeds.
     """
     seeds = seeds[:SEEDS]
-    settings = trainer.settings
+    settings = trainer.recipe.settings
     assert settings.record_every is not None
     assert settings.validate_every is not None
     every = math.lcm(settings.record_every, settings.validate_every)

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from tiejax.text.block_feed import BlockFeed
+from tiejax.training.example_feed import ExampleFeed
 
 BLOCKS = np.arange(10)[:, None] * np.ones(3, int)
 
@@ -15,30 +15,30 @@ def stream(feed, seeds, number, first=0, own=range(1), parts=1):
 
 
 def test_every_epoch_has_every_block_once():
-    read = stream(BlockFeed(BLOCKS, rows=2, window=5), [7], 3)
+    read = stream(ExampleFeed(BLOCKS, rows=2, window=5), [7], 3)
     for epoch in range(3):
         assert sorted(read[0, 5 * epoch : 5 * epoch + 5].ravel()) == list(range(10))
     assert (read[0, :5] != read[0, 5:10]).any()
 
 
 def test_an_epoch_may_end_within_a_step():
-    read = stream(BlockFeed(BLOCKS, rows=4, window=5), [7], 1).ravel()
+    read = stream(ExampleFeed(BLOCKS, rows=4, window=5), [7], 1).ravel()
     assert sorted(read[:10]) == sorted(read[10:]) == list(range(10))
 
 
 def test_seeds_do_not_depend_on_the_others():
-    feed = BlockFeed(BLOCKS, rows=2, window=4)
+    feed = ExampleFeed(BLOCKS, rows=2, window=4)
     np.testing.assert_array_equal(stream(feed, [3, 7], 2)[1], stream(feed, [7], 2)[0])
     assert (stream(feed, [3, 7], 2)[0] != stream(feed, [3, 7], 2)[1]).any()
 
 
 def test_training_that_continues_at_a_step_reads_on_there():
-    whole = stream(BlockFeed(BLOCKS, rows=3, window=4), [7], 4)
-    np.testing.assert_array_equal(stream(BlockFeed(BLOCKS, rows=3, first=6, window=4), [7], 2)[0], whole[0, 6:14])
-    np.testing.assert_array_equal(stream(BlockFeed(BLOCKS, rows=3, window=4), [7], 2, first=2)[0], whole[0, 8:])
+    whole = stream(ExampleFeed(BLOCKS, rows=3, window=4), [7], 4)
+    np.testing.assert_array_equal(stream(ExampleFeed(BLOCKS, rows=3, first=6, window=4), [7], 2)[0], whole[0, 6:14])
+    np.testing.assert_array_equal(stream(ExampleFeed(BLOCKS, rows=3, window=4), [7], 2, first=2)[0], whole[0, 8:])
 
 
 def test_parts_split_the_rows():
-    whole = stream(BlockFeed(BLOCKS, rows=4, window=2), [7], 1)
-    parts = [stream(BlockFeed(BLOCKS, rows=4, window=2), [7], 1, own=range(part, part + 1), parts=2) for part in range(2)]
+    whole = stream(ExampleFeed(BLOCKS, rows=4, window=2), [7], 1)
+    parts = [stream(ExampleFeed(BLOCKS, rows=4, window=2), [7], 1, own=range(part, part + 1), parts=2) for part in range(2)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=2), whole)

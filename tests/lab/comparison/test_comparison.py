@@ -1,0 +1,195 @@
+"""A comparison as its user runs it: functions that are refused, results, forks, kills and resumption."""
+
+import json
+import sys
+from pathlib import Path
+
+import comparison_model
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from comparison_model import ARGUMENTS, comparison, init, loss
+from processes import end, start_python, wait_until
+
+from tiejax import Tie
+from tiejax.lab import tied, untie_at, untied
+from tiejax.lab.comparison.optimizer import warm_up_constant_decay
+from tiejax.lab.comparison.page import in_words
+from tiejax.lab.runs import environment
+from tiejax.statistics.claims import Claim
+from tiejax.training.example_feed import ExampleFeed
+from tiejax.training.keys import stream
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch, tmp_path):
+    """In this process, in which jax has started."""
+    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["test"])
+    monkeypatch.chdir(tmp_path)
+
+
+def branching(rate):
+    return optax.sgd(rate if rate > 0 else 0.0)
+
+
+REFUSED = [
+    ({"loss": lambda params, batch, key: params["embed"].sum(axis=0)}, r"loss: expected the mean loss, .* of shape \(3,\)"),
+    (
+        {"loss": lambda params, batch, key: (loss(params, batch, key), 3)},
+        "loss: expected a number, or a pair of a number",
+    ),
+    ({"loss": lambda params, batch, key: params["missing"]}, "loss: failed with KeyError: 'missing'"),
+    ({"loss": lambda params, batch, key: loss(params, batch, jax.random.fold_in(key, 1))}, "evaluate: .*key None"),
+    ({"init": lambda key: {"embed": jnp.ones(3), "f": jnp.tanh}}, "init: failed with TypeError|init: expected arrays only"),
+    ({"init": lambda: {}}, "init: failed with TypeError"),
+    ({"ties": Tie("embed", "haed")}, "ties: .*no leaf haed; did you mean head"),
+    ({"ties": Tie("embed", "body")}, "ties: .*embed -> body"),
+    ({"optimizer": 1e-3}, "optimizer: expected a function of the learning rate"),
+    ({"optimizer": branching}, "optimizer: failed with TracerBoolConversionError: .*no Python branch"),
+    (
+        {"optimizer": lambda rate: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(rate))},
+        "optimizer: .*max_norm of Comparison",
+    ),
+    ({"table_factors": [1, 2]}, "table_factors: needs an optimizer of two learning rates"),
+    ({"arms": [tied]}, "arms: expected at least two different ones"),
+    ({"arms": [untied, untie_at(0.5)]}, "arms: untie-1/2 continues the models of tied, which is missing"),
+    ({"arms": ["tied", "untied"]}, "arms: expected tied, untied"),
+    ({"steps": None}, "--steps: give a number of steps, or --hours"),
+    ({"rates": [0.1, 0.01]}, "--rates: expected numbers > 0 in ascending order"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED, ids=[words[:40] for _, words in REFUSED])
+def test_a_wrong_argument_is_named_and_nothing_is_written(changes, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        comparison(**changes).run(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_is_too_large_is_refused_with_its_size(tmp_path):
+    huge = lambda key: {name: jnp.zeros((2**20, 2**20)) for name in ("embed", "head")} | {"body": jnp.zeros((3, 3))}  # noqa: E731
+    flat = lambda params, batch, key: params["embed"][0, 0] * params["head"][0, 0]  # noqa: E731
+    with pytest.raises(ValueError, match=r"init: a model needs [0-9,]+ GiB with its gradients and optimizer state"):
+        comparison(init=huge, loss=flat).run(tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+        patch.setattr(environment, "one_device_a_core", lambda: None)
+        patch.setattr(sys, "argv", ["test"])
+        return comparison(
+            claims=lambda losses: [
+                Claim("own/tied", "Tied models end below 2.", "the loss of tied less 2", losses["tied"] - 2, -1)
+            ],
+            recorders={"norm": lambda params, batch: {"embed": jnp.linalg.norm(params["embed"])}},
+            sections=[lambda results: {"Own table": (["arm"], [[arm] for arm in results["arms"]])}],
+        ).run(tmp_path_factory.mktemp("comparison") / "run")
+
+
+@pytest.mark.slow
+def test_the_outcome(outcome):
+    folder = outcome.report.parent
+    results = json.loads((folder / "results.json").read_text())
+    assert outcome.arms == ["tied", "untied", "untie-2/3"]
+    assert outcome.final.shape == (3, 2)
+    assert outcome.losses.shape == (3, 2, len(outcome.steps))
+    assert outcome.steps[-1] == 60
+    np.testing.assert_allclose(outcome.losses[..., -1], outcome.final, rtol=1e-5)  # all 37 examples fit the records too
+    assert set(results["families"]) == {"main", "same", "own"}
+    assert [row["id"] for row in outcome.claims if row["id"].startswith("own")] == ["own/tied"]
+    assert outcome.sentence.startswith("For A small model, after 60 steps: ")
+    assert outcome.sentence in (folder / "report.html").read_text()
+    assert "Own table" in (folder / "report.html").read_text()
+    assert results["costs"]["tied"]["parameters"] == 33 + 9
+    assert results["costs"]["untied"]["bytes"] == 4 * (66 + 9)
+    assert results["rates"]["tied"][0] in results["tuning"]["tied, learning rate"]["rates"]
+    with np.load(folder / "metrics.npz") as arrays:
+        np.testing.assert_array_equal(arrays["untie-2.3.train_loss"][:, :20], arrays["tied.train_loss"][:, :20])
+        assert (arrays["tied.train_distance"] == 0).all()
+        assert arrays["tied.own_norm_embed"].shape == arrays["tied.train_loss"].shape
+
+
+def with_head(params):
+    return params | {"head": params.get("head", params["embed"])}
+
+
+@pytest.mark.slow
+def test_arms_are_models_trained_by_hand(outcome):
+    """Tied: one table, the sum of the gradients of its uses; untied: both; the order of examples is that of the feed."""
+    folder = outcome.report.parent
+    rates = json.loads((folder / "results.json").read_text())["rates"]
+    window = next(ExampleFeed(ARGUMENTS["training"], 8).open([(1, 0)], range(1), 1, 0))
+    key = jax.random.key(1)
+    for place, arm in enumerate(("tied", "untied")):
+        full = init(stream(key, "init"))
+        params = {name: leaf for name, leaf in full.items() if arm == "untied" or name != "head"}
+        optimizer = optax.adamw(lambda step, rate=rates[arm][0]: rate * warm_up_constant_decay(step, 60))
+        state = optimizer.init(params)
+        for step in range(60):
+            batch = jax.tree.map(lambda leaf, step=step: leaf[0, step], window)
+            dropout = jax.random.fold_in(stream(key, "dropout"), step)
+            grads = jax.grad(lambda params, batch=batch, dropout=dropout: loss(with_head(params), batch, dropout))(params)
+            updates, state = optimizer.update(grads, state, params)
+            params = optax.apply_updates(params, updates)
+        expected = float(loss(with_head(params), ARGUMENTS["held_out"], None))
+        np.testing.assert_allclose(outcome.final[place, 1], expected, rtol=1e-3)  # of 60 steps in float32
+
+
+@pytest.mark.slow
+def test_two_learning_rates_and_a_function_of_batches(tmp_path):
+    labels = lambda params: {name: "table" if name in ("embed", "head") else "body" for name in params}  # noqa: E731
+    found = comparison(
+        training=lambda seed, step: jax.tree.map(lambda leaf: leaf[(seed + step) % 20 :][:8], ARGUMENTS["training"]),
+        optimizer=lambda rate, table: optax.multi_transform({"table": optax.sgd(table), "body": optax.sgd(rate)}, labels),
+        rates=[0.1],
+        table_factors=[1, 4],
+        arms=[tied, untied],
+        margin=None,
+    ).run(tmp_path / "run", seeds=[3])
+    assert {tuple(np.round(np.array(rates) / 0.1, 3)) for rates in found.rates.values()} <= {
+        (1, f) for f in (1, 2, 4, 8, 16, 32)
+    }
+    assert found.final.shape == (2, 1)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_anywhere(outcome, tmp_path):
+    """A process of its own, with one device a core, against another that is killed twice."""
+    file = Path(comparison_model.__file__)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    end(start_python(file, "--out", whole))
+    for stage in ("rate.", "tied"):
+        process = start_python(file, "--out", killed, "--checkpoint_every", "0.1", *(["--resume"] if killed.exists() else []))
+        wait_until(lambda stage=stage: [*(killed / "finished").glob(f"{stage}*")], process)
+        process.kill()
+        end(process)
+    end(start_python(file, "--out", killed, "--resume"))
+    one, other = (json.loads((folder / "results.json").read_text()) for folder in (whole, killed))
+    assert one["arms"] == other["arms"]
+    assert one["tuning"] == other["tuning"]
+    end(start_python(file, "--out", killed, "--resume", "--seeds", "3"))
+    more = json.loads((killed / "results.json").read_text())
+    assert more["seeds"] == [0, 1, 2]
+    assert [row["loss"][:2] for row in more["arms"].values()] == [row["loss"] for row in one["arms"].values()]
+
+
+def test_the_answer_in_words():
+    row = {
+        "id": "untie-2/3/tied",
+        "verdict": "contradicted",
+        "estimate": -0.02,
+        "interval": [-0.03, -0.01],
+        "unit": "nats",
+        "n": 8,
+    }
+    words = "Untie-2/3 models end 0.02 nats lower than tied ones [0.01, 0.03] (8 seeds)."
+    assert in_words(row, "untie-2/3", "tied") == words
+    assert "0.02 nats higher" in in_words(row | {"estimate": 0.02, "interval": [0.01, 0.03]}, "a", "b")
+    left = row | {"verdict": "undecided", "smallest_detectable": None, "margin": None, "note": "few"}
+    assert in_words(left, "a", "b") == "Whether a models end lower than b ones: not decided with 8 seeds."

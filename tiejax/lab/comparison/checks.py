@@ -1,0 +1,123 @@
+"""Checks of the functions of a comparison by the shapes of their results, before anything is trained or written."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tiejax import tying
+from tiejax.lab.comparison.data import Data, length_of
+from tiejax.lab.comparison.optimizer import warm_up_constant_decay, with_own_rates
+from tiejax.lab.comparison.recipe import number_of_rates, with_metrics
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.system.memory import machine_memory, size_words
+from tiejax.tying.leaves import is_array
+from tiejax.tying.tie import leaves_by_path
+
+PyTree = Any
+KEY = jax.eval_shape(lambda: jax.random.key(0))
+
+
+class Shapes(NamedTuple):
+    """Shapes of the parameters, and the resolved ties."""
+
+    params: PyTree
+    ties: tying.Ties
+
+
+def _called(name: str, function: Callable[..., Any], *args: Any, advice: str = "") -> Any:
+    """Return the shapes of a function's result; raises BadInput, which names it, if it fails."""
+    try:
+        return jax.eval_shape(function, *args)
+    except Exception as error:  # whatever the function raises
+        message = " ".join(str(error).split("\n", 1)[0].split())[:200]
+        raise BadInput(f"{name}: failed with {type(error).__name__}: {message}{advice}") from None
+
+
+def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shapes:
+    """Return the shapes of the parameters and the ties between them; raises BadInput."""
+    params = _called("init", init, KEY)
+    leaves = leaves_by_path(params)[0]
+    if others := [path for path, leaf in leaves.items() if leaf is not None and not is_array(leaf)]:
+        raise BadInput(
+            f"init: expected arrays only, but {others[0]} is {leaves[others[0]]!r:.60}; leave it out (nnx.split, eqx.filter)"
+        )
+    if not leaves:
+        raise BadInput("init: returned no parameters")
+    try:
+        resolved = tying.resolve_full(ties, params)
+    except tying.TieError as error:
+        raise BadInput(f"ties: {error}") from None
+    if not resolved:
+        raise BadInput("ties: expected at least one")
+    return Shapes(params, resolved)
+
+
+def check_losses(loss: Callable[..., Any], evaluate: Callable[[PyTree, PyTree], Any], data: Data, shapes: Shapes) -> None:
+    """Raise BadInput unless the losses are scalars that can be differentiated."""
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data.batch())
+    found = _called("loss", loss, shapes.params, batch, KEY)
+    value, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+    if not isinstance(metrics, Mapping):
+        raise BadInput(
+            f"loss: expected a number, or a pair of a number and a dictionary, got a pair with a {type(metrics).__name__}"
+        )
+    _check_scalar("loss", value)
+    _called("loss", jax.grad(with_metrics(loss), has_aux=True), shapes.params, batch, KEY)
+    advice = "; held-out examples are evaluated with key None: leave dropout out then, or give evaluate=(params, batch) -> loss"
+    for size in {min(data.batch_size, length_of(data.held_out)), length_of(data.held_out) % data.batch_size} - {0}:
+        part = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), data.held_out)  # noqa: B023
+        _check_scalar("evaluate", _called("evaluate", evaluate, shapes.params, part, advice=advice))
+
+
+def _check_scalar(name: str, value: Any) -> None:
+    shape = getattr(value, "shape", None)
+    if shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
+        what = f"{value.dtype} of shape {shape}" if shape is not None else type(value).__name__
+        raise BadInput(f"{name}: expected the mean loss, a floating-point scalar, got {what}")
+
+
+def check_optimizer(optimizer: Callable[..., Any], table_factors: Any, shapes: Shapes) -> None:
+    """Raise BadInput unless the optimizer is a function of one or two learning rates that updates these parameters."""
+    number = number_of_rates(optimizer) if callable(optimizer) else 0
+    if number not in (1, 2):
+        raise BadInput("optimizer: expected a function of the learning rate, or of that and the tables', such as optax.adamw")
+    if number == 1 and table_factors not in (None, [1], [1.0]):
+        raise BadInput("table_factors: needs an optimizer of two learning rates, (rate, table_rate)")
+    own = with_own_rates(optimizer, number, warm_up_constant_decay, 100)
+    advice = "; learning rates are traced, so that one program trains several: no Python branch may depend on them"
+    state = _called("optimizer", own.init, shapes.params, advice=advice)
+    updates, _ = _called("optimizer", own.update, shapes.params, state, shapes.params, advice=advice)
+    if list(leaves_by_path(updates)[0]) != list(leaves_by_path(shapes.params)[0]):
+        raise BadInput("optimizer: its updates have another structure than the parameters")
+    try:
+        tying.check_leafwise(own, shapes.params, shapes.ties)
+    except tying.TieError as error:
+        message = str(error).replace("max_norm of Ensemble and make_step", "max_norm of Comparison")
+        raise BadInput(f"optimizer: {message}") from None
+
+
+def check_size(optimizer: Callable[..., Any], shapes: Shapes, members: int) -> None:
+    """Raise BadInput if the models that train at a time do not fit into memory with their optimizer state and gradients."""
+    own = with_own_rates(optimizer, number_of_rates(optimizer), warm_up_constant_decay, 100)
+    state = jax.eval_shape(own.init, shapes.params)
+    params, moments = (sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+                       for tree in (shapes.params, state))  # fmt: skip
+    each = 2 * params + moments
+    memory = _memory()
+    here = members if jax.default_backend() == "cpu" else -(-members // jax.device_count())
+    if memory is not None and here * each > memory:
+        raise BadInput(
+            f"init: a model needs {size_words(each)} with its gradients and optimizer state, and {here} train at a time; "
+            f"{'this machine' if jax.default_backend() == 'cpu' else 'a device'} has {size_words(memory)}"
+        )
+
+
+def _memory() -> int | None:
+    """Return the bytes of memory of this machine, or of an accelerator; None if unknown."""
+    if jax.default_backend() == "cpu":
+        return machine_memory()
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats.get("bytes_limit")

@@ -1,0 +1,69 @@
+"""The claims of a comparison, fixed before it: differences of final losses between arms, paired by seed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.comparison.arms import Arm
+from tiejax.statistics.arms import replace_diverged
+from tiejax.statistics.claims import Claim, assess_in_looks
+
+MAIN, SAME, OWN = "main", "same", "own"
+Losses = Mapping[str, np.ndarray]  # arm -> final loss, [seed]
+OwnClaims = Callable[[Losses], Sequence[Claim]]
+
+
+def compared(arms: Sequence[Arm]) -> list[tuple[str, str]]:
+    """Return the pairs of arms that are compared, each with the one that is claimed to end lower first."""
+    names = {arm.name for arm in arms}
+    ends = [name for name in ("tied", "untied") if name in names]
+    changing = [arm.name for arm in arms if arm.fork is not None]
+    others = [arm.name for arm in arms if arm.fork is None and arm.name not in ends]
+    pairs = [("tied", "untied")] if len(ends) == 2 else []
+    return pairs + [(name, end) for name in (*changing, *others) for end in ends]
+
+
+def worst_if_diverged(losses: Losses) -> dict[str, np.ndarray]:
+    """Return final losses with those of models that diverged replaced by the highest loss of any other model."""
+    values = np.stack(list(losses.values()))
+    return dict(zip(losses, replace_diverged(values, ~np.isfinite(values), "high"), strict=True))
+
+
+def claims(
+    losses: Losses, arms: Sequence[Arm], margin: float | None, unit: str, own: OwnClaims | None
+) -> dict[str, list[Claim]]:
+    """Return the claims of each family: differences, differences below the margin if there is one, and one's own."""
+    losses = worst_if_diverged(losses)
+    families: dict[str, list[Claim]] = {MAIN: [], SAME: [], OWN: []}
+    for first, second in compared(arms):
+        differences, estimand = losses[first] - losses[second], f"the held-out loss at the end ({first} - {second})"
+        about: dict[str, Any] = {"estimand": estimand, "differences": differences, "unit": unit, "margin": margin}
+        statement = f"{first} models end with a lower held-out loss than {second} ones."
+        families[MAIN].append(Claim(f"{first}/{second}", statement[0].upper() + statement[1:], sign=-1, **about))
+        if margin is not None:
+            same = f"The final held-out losses of {first} and {second} models differ by less than {margin:g}."
+            families[SAME].append(Claim(f"same/{first}/{second}", same, sign=0, goal="equivalence", **about))
+    if own is not None:
+        families[OWN] += own(losses)
+    return {name: found for name, found in families.items() if found}
+
+
+def verdicts(
+    losses: Losses,
+    arms: Sequence[Arm],
+    margin: float | None,
+    unit: str,
+    own: OwnClaims | None,
+    looks: Sequence[int],
+    planned: int,
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of all claims by family, each tested together, as tested at every look (see `assess_in_looks`)."""
+
+    def at(seeds: int) -> dict[str, list[Claim]]:
+        return claims({arm: values[:seeds] for arm, values in losses.items()}, arms, margin, unit, own)
+
+    return {
+        family: assess_in_looks(lambda seeds, family=family: at(seeds)[family], looks, planned)  # type: ignore[misc]
+        for family in at(looks[0])
+    }

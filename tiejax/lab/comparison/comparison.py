@@ -1,0 +1,238 @@
+"""The comparison of tied, untied, and tied-then-untied training of one's own model."""
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import numpy as np
+
+from tiejax import tying
+from tiejax.lab.comparison import checks, data, page
+from tiejax.lab.comparison.arms import Arm, tied, untie_at, untied
+from tiejax.lab.comparison.budget import block_size
+from tiejax.lab.comparison.claims import OwnClaims
+from tiejax.lab.comparison.optimizer import Schedule, warm_up_constant_decay
+from tiejax.lab.comparison.recipe import Recipe
+from tiejax.lab.comparison.settings import Settings, settings_of
+from tiejax.lab.comparison.study import Subject, run
+from tiejax.lab.runs import launch
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.run_directory import METRICS, REPORT, RESULTS
+from tiejax.lab.settings.command_line import BadInput, CommandLine
+from tiejax.lab.settings.study import SWITCHES, Study
+from tiejax.system.processors import cores
+
+PyTree = Any
+LATE = untie_at(2 / 3)
+NAME = "own_model"  # of the study, in run directories
+
+
+class Outcome(NamedTuple):
+    """The result of a comparison.
+
+    Attributes:
+        sentence: the answer, in fixed words.
+        claims: a row for each claim, as `tiejax.statistics.claims.assess` returns it.
+        arms: the names of the arms.
+        final: final held-out losses, `[arm, seed]`.
+        losses: held-out losses during training, on some of the examples, `[arm, seed, record]`.
+        steps: the step of each record.
+        rates: class of arms -> learning rates.
+        report: the HTML report.
+    """
+
+    sentence: str
+    claims: list[dict[str, Any]]
+    arms: list[str]
+    final: np.ndarray
+    losses: np.ndarray
+    steps: np.ndarray
+    rates: dict[str, list[float]]
+    report: Path
+
+    def __repr__(self) -> str:
+        return f"Outcome({self.sentence} {self.report})"
+
+    @classmethod
+    def of(cls, out: Path) -> "Outcome":
+        """Return the result of the finished run in a directory."""
+        results = json.loads((out / RESULTS).read_bytes())
+        arms = list(results["arms"])
+        with np.load(out / METRICS) as arrays:
+            records = [arrays[f"{arm.replace('/', '.')}.validation_loss"] for arm in arms]
+            steps = arrays[f"{arms[0].replace('/', '.')}.validation_step"]
+        final = np.array([results["arms"][arm]["loss"] for arm in arms], float)
+        least = min(record.shape[1] for record in records)  # an arm that changes has a record of its own at its change
+        losses = np.stack([record[:, -least:] for record in records])
+        sentence = page.sentence(results)
+        return cls(sentence, results["claims"], arms, final, losses, steps[-least:], results["rates"], out / REPORT)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A comparison of ways to tie a model, over seeds: with learning rates of each, paired tests and a report.
+
+    `main()` runs it as a command, with flags such as `--seeds 8 --resume`; `run(out, seeds=8)` returns its `Outcome`.
+
+    Every seed trains one model in each arm, on the same batches. An arm that unties continues the tied model of its seed, bit
+    for bit. Learning rates are chosen for tied and for untied models, on other seeds.
+
+    Attributes:
+        name: what the report calls the model.
+        init: key -> parameters of the untied model: a tree of arrays with both leaves of every tie.
+        loss: (parameters, batch, key) -> mean loss of the batch, or (loss, metrics). The key is for dropout, new at every step.
+        training: arrays `[examples, ...]`, or a tree of them, of which each seed draws batches without replacement, epoch by
+            epoch; or a function (seed, step) -> batch.
+        held_out: examples of the same form, on which the final loss is the mean over all.
+        batch_size: examples of a step.
+        ties: a tie or several between parameters.
+        optimizer: learning rate -> optax optimizer; or (rate, table rate) -> optimizer, if tables have a separate rate. The
+            rates are traced. It must be element-wise: use `max_norm` to clip gradients.
+        rates: learning rates to choose from, ascending; a single one is used as it is. If the best is the first or the last,
+            half or twice of it is tried as well.
+        table_factors: factors of the rate that give the table rate, to choose from at the best rate.
+        steps: training steps of every model; None if `--hours` is given.
+        arms: the arms, of `tied`, `untied`, `untie_at(fraction)`, `tie_at(fraction)`, or `Arm`.
+        schedule: (step, steps) -> factor of the learning rates. By default they rise in the first 2 % of the steps, and fall
+            linearly to 0 in the last 20 %.
+        evaluate: (parameters, batch) -> mean loss, without dropout; by default `loss` with the key None.
+        max_norm: limit of the global norm of gradients, in which tied leaves count once.
+        margin: smallest difference of final losses that matters; claims that arms differ by less are then tested as well.
+        unit: unit of the loss.
+        claims: final losses by arm `[seed]` -> further claims (`tiejax.statistics.claims.Claim`), a separate family.
+        recorders: name -> (parameters, batch) -> dictionary of numbers, recorded during training.
+        sections: functions results -> {heading: (columns, rows)}, tables for the report.
+        seeds: number of seeds by default.
+        out: run directory by default: runs/ and the name.
+    """
+
+    name: str
+    init: Callable[[jax.Array], PyTree]
+    loss: Callable[..., Any]
+    training: Any
+    held_out: PyTree
+    batch_size: int
+    ties: tying.TiesLike
+    optimizer: Callable[..., Any]
+    rates: Sequence[float]
+    steps: int | None = None
+    table_factors: Sequence[float] | None = None
+    arms: Sequence[Arm] = (tied, untied, LATE)
+    schedule: Schedule = warm_up_constant_decay
+    evaluate: Callable[[PyTree, PyTree], Any] | None = None
+    max_norm: float | None = None
+    margin: float | None = None
+    unit: str = "nats"
+    claims: OwnClaims | None = None
+    recorders: Mapping[str, Callable[[PyTree, PyTree], Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
+    sections: Sequence[page.Section] = ()
+    seeds: int = Settings.SEEDS
+    out: str | None = None
+
+    def main(self) -> NoReturn:
+        """Run the comparison as a command: parse the command line, train, write the report, and exit."""
+        launch.open_study(self.study)
+
+    def run(self, out: str | Path | None = None, resume: bool = False, overwrite: bool = False, **settings: Any) -> Outcome:
+        """Run the comparison; return its outcome.
+
+        Args:
+            out: run directory.
+            resume: continue the run in it.
+            overwrite: delete the run in it first.
+            **settings: further flags of the command line, such as `seeds=8` or `rates=[1e-3, 2e-3]`.
+
+        Raises:
+            ValueError: a setting or a function is wrong; the message is that of the command line.
+            KeyboardInterrupt: the run was interrupted; `resume=True` continues it.
+        """
+        given = {"out": str(out or self.directory), **settings}
+        flags = [f"--{name}={json.dumps(value) if isinstance(value, list | tuple) else value}" for name, value in given.items()]
+        switches = [f"--{name}" for name, on in (("resume", resume), ("overwrite", overwrite)) if on]
+        try:
+            status = launch.main(self.study, [*flags, *switches])
+        except BadInput as error:
+            raise ValueError(str(error)) from None
+        if status:
+            raise KeyboardInterrupt(f"the run in {given['out']} was interrupted; resume=True continues it")
+        return Outcome.of(Path(given["out"]))
+
+    @property
+    def directory(self) -> str:
+        """The default run directory."""
+        return self.out or f"runs/{re.sub(r'[^a-z0-9]+', '_', self.name.lower()).strip('_') or 'comparison'}"
+
+    @functools.cached_property
+    def study(self) -> Study:
+        """The comparison as a study with a command line."""
+        given: dict[str, Any] = {"rates": [*map(float, self.rates)], "steps": self.steps, "margin": self.margin}
+        factors = None if self.table_factors is None else [*map(float, self.table_factors)]
+        given |= {"seeds": self.seeds, "table_factors": factors}
+        return Study(
+            NAME,
+            settings_of(given, self.directory),
+            CommandLine(
+                description=f"Compare tied, untied, and tied-then-untied training of {self.name} over seeds, and write figures "
+                "and a report into a run directory.",
+                example="Example: PROGRAM --seeds 8 --hours 1. An interrupted run continues with the same command and "
+                "--resume.",
+                switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
+                first=("seeds", "steps", "hours", "rates", "margin", "resume", "overwrite", "out"),
+            ),
+            run=run,
+            prepare=self._prepare,
+            may_change=("checkpoint_every", "tracker"),
+            appends=True,
+            single_process=True,
+        )
+
+    def _prepare(self, settings: Settings, console: Console, resume: bool) -> Subject:
+        """Check every argument; return what is compared. Raises BadInput."""
+        arms = self._arms()
+        found = data.checked(self.training, self.held_out, self.batch_size)
+        shapes = checks.shapes_of(self.init, self.ties)
+        evaluate = self.evaluate or (lambda params, batch: first_of(self.loss(params, batch, None)))
+        checks.check_losses(self.loss, evaluate, found, shapes)
+        checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
+        checks.check_size(self.optimizer, shapes, block_size([settings.seed_list]))
+        recipe = Recipe(
+            init=self.init,
+            loss=self.loss,
+            evaluate=evaluate,
+            data=found,
+            ties=shapes.ties,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            recorders=self.recorders,
+            every=settings.every(settings.steps or 1),
+            max_norm=self.max_norm,
+            precision=settings.matmul_precision,
+        )
+        if jax.default_backend() == "cpu" and jax.device_count() == 1 and (number := cores()) > 1:
+            console.warn(
+                f"one model trains at a time, on one of {number} cores, since jax had started before; create arrays with "
+                "numpy, or in init"
+            )
+        return Subject(self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint)
+
+    def _arms(self) -> list[Arm]:
+        """Return the arms; raises BadInput."""
+        if others := [arm for arm in self.arms if not isinstance(arm, Arm)]:
+            raise BadInput(f"arms: expected tied, untied, untie_at(fraction) or tie_at(fraction), got {others[0]!r:.60}")
+        names = [arm.name for arm in self.arms]
+        if len(set(names)) < len(names) or len(names) < 2:
+            raise BadInput(f"arms: expected at least two different ones, got {', '.join(names)}")
+        for arm in self.arms:
+            if arm.parent is not None and arm.parent not in names:
+                raise BadInput(f"arms: {arm.name} continues the models of {arm.parent}, which is missing")
+        return sorted(self.arms, key=lambda arm: arm.parent is not None)
+
+
+def first_of(found: Any) -> Any:
+    """Return the loss of a pair of a loss and metrics."""
+    return found[0] if isinstance(found, tuple) else found

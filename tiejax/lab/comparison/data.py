@@ -1,0 +1,170 @@
+"""The training and held-out examples of a comparison: trees of arrays, or a function that makes batches."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.training.example_feed import ExampleFeed
+from tiejax.training.keys import SeedName
+from tiejax.tying.tie import leaves_by_path
+
+PyTree = Any
+Batches = Callable[[int, int], PyTree]  # (seed, step) -> batch
+WINDOW_BYTES, MOST_WINDOW = 2**26, 64  # of the batches that are read ahead for one seed, and in steps
+
+
+class FunctionFeed(NamedTuple):
+    """The batches that a function makes on the host (`training.sources.Feed`).
+
+    Attributes:
+        make: (seed, step) -> batch, a tree of arrays.
+        first: the step that the ensemble counts as 0.
+        window: number of steps that are made at a time.
+    """
+
+    make: Batches
+    first: int = 0
+    window: int = 1
+
+    def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
+        """Yield windows from number `first` on, `[seeds, window, rows, ...]`."""
+        while True:
+            steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
+            batches = [[self.make(seed, step) for step in steps] for seed, _ in seeds]
+            yield jax.tree.map(np.stack, stacked(batches))
+            first += 1
+
+
+def stacked(batches: Sequence[Sequence[PyTree]]) -> PyTree:
+    """Return a tree whose leaves are arrays `[seed, step, ...]` of the leaves of batches."""
+    by_seed = [jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *row) for row in batches]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *by_seed)
+
+
+class Data(NamedTuple):
+    """The examples of a comparison.
+
+    Attributes:
+        training: arrays `[examples, ...]`, or a function (seed, step) -> batch.
+        held_out: arrays `[examples, ...]`.
+        batch_size: examples of a step.
+    """
+
+    training: PyTree | Batches
+    held_out: PyTree
+    batch_size: int
+
+    @property
+    def made(self) -> bool:
+        """Whether a function makes the training batches."""
+        return callable(self.training)
+
+    def feed(self, first: int) -> Any:
+        """Return the feed of training that begins at a step of the run."""
+        window = max(1, min(MOST_WINDOW, WINDOW_BYTES // max(1, _bytes_of(self.batch()))))
+        if self.made:
+            return FunctionFeed(self.training, first, window)
+        return ExampleFeed(self.training, self.batch_size, first, window)
+
+    def batch(self) -> PyTree:
+        """Return a training batch."""
+        if self.made:
+            return jax.tree.map(np.asarray, self.training(0, 0))
+        return jax.tree.map(lambda leaf: leaf[: self.batch_size], self.training)
+
+    def batches(self, most: int | None = None) -> tuple[PyTree, PyTree | None]:
+        """Return held-out examples in whole batches `[batches, batch_size, ...]`, and the rest; None if there is none.
+
+        most: number of examples, spread evenly; all by default.
+        """
+        number = length_of(self.held_out)
+        chosen = np.arange(number) if most is None else np.unique(np.linspace(0, number - 1, min(most, number)).astype(int))
+        size = min(self.batch_size, len(chosen))
+        whole = len(chosen) // size
+
+        def in_batches(leaf: np.ndarray) -> np.ndarray:
+            return leaf[chosen[: whole * size]].reshape(whole, size, *leaf.shape[1:])
+
+        rest = chosen[whole * size :]
+        return (
+            jax.tree.map(in_batches, self.held_out),
+            jax.tree.map(lambda leaf: leaf[rest], self.held_out) if len(rest) else None,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 (hex) of the held-out examples and the training ones, or of the first batch of a function."""
+        digest = hashlib.sha256()
+        for tree in (self.batch() if self.made else self.training, self.held_out):
+            for leaf in jax.tree.leaves(tree):
+                digest.update(json.dumps([list(leaf.shape), str(leaf.dtype)]).encode())
+                digest.update(np.ascontiguousarray(leaf).tobytes())
+        return digest.hexdigest()
+
+
+def checked(training: Any, held_out: Any, batch_size: int) -> Data:
+    """Return the examples as arrays of numpy; raises BadInput, which names the argument."""
+    if not (isinstance(batch_size, int) and batch_size >= 1):
+        raise BadInput(f"batch_size: expected an integer >= 1, got {batch_size!r}")
+    if callable(held_out):
+        raise BadInput("held_out: expected arrays [examples, ...], which are evaluated whole, got a function")
+    arrays = {"held_out": _arrays("held_out", held_out)}
+    if not callable(training):
+        arrays["training"] = _arrays("training", training)
+        if length_of(arrays["training"]) < batch_size:
+            raise BadInput(f"training: {length_of(arrays['training']):,} examples are fewer than a batch of {batch_size}")
+    data = Data(arrays.get("training", training), arrays["held_out"], batch_size)
+    try:
+        batch = data.batch()
+    except Exception as error:  # whatever the function raises
+        raise BadInput(f"training: the function failed for seed 0 and step 0: {type(error).__name__}: {_line(error)}") from None
+    if not jax.tree.leaves(batch):
+        raise BadInput("training: a batch has no arrays")
+    _check_same(batch, data.held_out)
+    return data
+
+
+def _check_same(batch: PyTree, held_out: PyTree) -> None:
+    """Raise BadInput unless held-out examples have the form of training examples."""
+    own, other = ({path: (leaf.shape[1:], leaf.dtype) for path, leaf in leaves_by_path(tree)[0].items()}
+                  for tree in (batch, held_out))  # fmt: skip
+    if own != other:
+        raise BadInput(f"held_out: expected examples like those of training, {_form(batch)}, got {_form(held_out)}")
+
+
+def _form(tree: PyTree) -> str:
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}[n{''.join(f', {size}' for size in leaf.shape[1:])}]", tree)).replace(
+        "'", ""
+    )
+
+
+def length_of(tree: PyTree) -> int:
+    """Return the number of examples."""
+    return len(jax.tree.leaves(tree)[0])
+
+
+def _arrays(name: str, tree: Any) -> PyTree:
+    try:
+        found = jax.tree.map(np.asarray, tree)
+    except Exception as error:  # whatever a leaf that is no array raises
+        raise BadInput(f"{name}: expected arrays [examples, ...]: {_line(error)}") from None
+    leaves = jax.tree.leaves(found)
+    if not leaves or any(leaf.ndim < 1 or leaf.dtype == object for leaf in leaves):
+        raise BadInput(f"{name}: expected arrays [examples, ...], got {type(tree).__name__}")
+    lengths = {len(leaf) for leaf in leaves}
+    if len(lengths) > 1 or 0 in lengths:
+        raise BadInput(f"{name}: expected arrays with one number of examples, got {', '.join(map(str, sorted(lengths)))}")
+    return found
+
+
+def _bytes_of(tree: PyTree) -> int:
+    return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(tree))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

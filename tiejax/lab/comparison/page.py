@@ -1,0 +1,123 @@
+"""The HTML report of a comparison of one's own model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tiejax.lab.comparison.claims import MAIN, OWN, SAME
+from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.finding import tally
+from tiejax.lab.reporting.looks import looks_table, parts_words
+from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.rates import rates_table
+from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, reproduction, timing_words
+from tiejax.lab.reporting.words import counted, number, undecided
+from tiejax.statistics.power import fewest_seeds
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+Section = Callable[[Mapping[str, Any]], Mapping[str, Table]]  # results.json -> heading -> (columns, rows)
+HEADINGS = {
+    MAIN: "Claims: differences of final losses, one family",
+    SAME: "Claims: final losses that differ by less than the margin, a second family",
+    OWN: "Claims of the script, a third family",
+}
+LIMITS = (
+    "One model, one data set and one number of steps: nothing is said of larger models, longer runs or other data. Seeds "
+    "differ in initial values and in the order of the examples, not in the data."
+)
+
+
+def finding(results: Mapping[str, Any]) -> list[str]:
+    """Return the answer, then the counts of verdicts of each family."""
+    counts = [f"{HEADINGS[name].split(':')[0]} ({name}): {tally(rows_of(results, name))}" for name in results["families"]]
+    return [answer for answer in (sentence(results), *counts) if answer]
+
+
+def sentence(results: Mapping[str, Any]) -> str:
+    """Return the answer: which arms end lower than which, decided ones first."""
+    rows = rows_of(results, MAIN) if MAIN in results["families"] else []
+    rows = sorted(rows, key=lambda row: row["verdict"] == "undecided")
+    return " ".join(
+        [
+            f"For {results['name']}, after {results['steps']:,} steps:",
+            *(in_words(row, *results["pairs"][row["id"]]) for row in rows),
+        ]
+    )
+
+
+def in_words(row: Mapping[str, Any], first: str, second: str) -> str:
+    """Return a sentence about the difference of two arms."""
+    if row["verdict"] == "undecided":
+        return f"Whether {first} models end lower than {second} ones: {undecided(row)}."
+    interval = ", ".join(number(None if end is None else abs(end)) for end in sorted_ends(row["interval"]))
+    side = "lower" if row["estimate"] < 0 else "higher"
+    found = f"{number(abs(row['estimate']))} {row['unit']} {side}"
+    return f"{first[0].upper()}{first[1:]} models end {found} than {second} ones [{interval}] ({counted(row['n'], 'seed')})."
+
+
+def sorted_ends(interval: Sequence[float | None] | None) -> list[float | None]:
+    """Return the ends of an interval that excludes 0, the one next to 0 first."""
+    ends = list(interval or (None, None))
+    return sorted(ends, key=lambda end: float("inf") if end is None else abs(end))
+
+
+def rows_of(results: Mapping[str, Any], family: str) -> list[Mapping[str, Any]]:
+    """Return the rows of a family of claims."""
+    by_id = {row["id"]: row for row in results["claims"]}
+    return [by_id[name] for name in results["families"][family]]
+
+
+def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict[str, Table]:
+    """Return the tables: final losses and costs, learning rates that were tried, those of the script, and looks."""
+    rows = []
+    for arm, row in results["arms"].items():
+        losses = np.array(row["loss"], float)
+        spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
+        cost = results["costs"][arm]
+        flops = "-" if cost["flops"] is None else f"{cost['flops']:.3g}"
+        rows.append(
+            [arm, f"{losses.mean():.4f}", spread, str(len(losses)), f"{cost['parameters']:,}", f"{cost['bytes']:,}", flops]
+        )
+    columns = ["arm", "final loss", "standard deviation", "seeds", "parameters", "stored bytes", "FLOPs a step"]
+    found: dict[str, Table] = {
+        f"Numbers: final held-out loss ({results['unit']}), and what the arm costs at the end": (columns, rows)
+    }
+    if results["tuning"]:
+        seeds = ", ".join(map(str, results["tuning_seeds"]))
+        found[f"Numbers: learning rates, on seeds {seeds} only"] = rates_table(results["tuning"])
+    for section in sections:
+        found |= section(results)
+    return found | looks_table(results)
+
+
+def page(run: RunOnPage, sections: Sequence[Section] = ()) -> str:
+    """Return the HTML report of a run."""
+    results, facts = run.results, run.facts
+    rates = "; ".join(f"{kind}: {' and '.join(number(rate) for rate in found)}" for kind, found in results["rates"].items())
+    edges = [kind for kind, tried in results["tuning"].items() if tried["at_edge"]]
+    notes = [*excluded_notes(results), *few_seeds_notes(results, fewest_seeds), LIMITS]
+    if edges:
+        notes.insert(0, f"The best learning rate of {', '.join(edges)} is the last that was tried; another may be better.")
+    setting = {
+        "arms": ", ".join(results["arms"]) + "; an arm that changes continues the model of its seed that does not, bit for bit",
+        "ties": "; ".join(results["ties"]),
+        "training": f"{results['steps']:,} steps of {results['batch_size']} examples"
+        + (f", {results['epochs']:.2f} epochs of {results['examples']:,} examples" if results["epochs"] is not None else ""),
+        "learning rates": rates + "; those of tied models also after a change",
+        "final loss": f"{results['unit']}, the mean over all {results['held_out']:,} held-out examples at the last step",
+        "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches",
+        **parts_words(results),
+        **timing_words(results["timing"], facts),
+    }
+    return report.render(
+        title=f"Tied or untied: {results['name']}",
+        question=f"Should {results['name']} be tied, untied, or tied for a part of its training?",
+        finding=finding(results),
+        setting=setting,
+        notes=notes,
+        claims={HEADINGS[name]: rows_of(results, name) for name in results["families"]},
+        figures=run.pictures,
+        numbers=tables(results, sections),
+        reproduce=reproduction(facts, run.settings_text),
+    )

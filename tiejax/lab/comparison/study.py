@@ -1,0 +1,320 @@
+"""The run of a comparison of one's own model: tune, train, test, report."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from tiejax import tying
+from tiejax.lab.comparison import claims, figures, page, segments
+from tiejax.lab.comparison.arms import Arm, Class
+from tiejax.lab.comparison.budget import PLAN, Budget, block_size, seconds_of_step, steps_of
+from tiejax.lab.comparison.data import length_of
+from tiejax.lab.comparison.recipe import FINAL, Recipe, with_metrics
+from tiejax.lab.comparison.settings import Settings
+from tiejax.lab.comparison.training import (
+    Arrays,
+    Trainer,
+    Tuning,
+    costs_of,
+    diverged,
+    join_blocks,
+    train_block,
+    tune,
+    tuning_blocks,
+    tuning_stage,
+)
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
+from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
+from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.train import begin
+from tiejax.lab.settings.checks import seed_list
+from tiejax.lab.settings.sizes import MOST_STEPS
+from tiejax.statistics.power import fewest_seeds
+from tiejax.system.json_values import plain
+
+Point = tuple[float, ...]  # learning rates of a model: the optimizer's, and that of the tables if it takes one
+
+
+class Subject(NamedTuple):
+    """What is compared.
+
+    Attributes:
+        name: its name on the page.
+        recipe: how its models train.
+        arms: the arms.
+        unit: the unit of the loss.
+        claims: final losses by arm -> further claims.
+        sections: results -> tables for the page.
+        fingerprint: of the data.
+    """
+
+    name: str
+    recipe: Recipe
+    arms: Sequence[Arm]
+    unit: str
+    claims: claims.OwnClaims | None
+    sections: Sequence[page.Section]
+    fingerprint: str
+
+    @property
+    def classes(self) -> dict[Class, Arm]:
+        """The classes of arms that have learning rates of their own, each with the arm whose models choose them."""
+        found: dict[Class, Arm] = {}
+        for arm in self.arms:
+            found.setdefault(arm.rate_of, Arm(arm.rate_of, arm.rate_of == "tied", equal=arm.rate_of == "tied"))
+        return found
+
+
+def run(launched: Launched, console: Console) -> int:
+    """Run a comparison; return its exit status."""
+    settings, directory, subject = launched.settings, launched.run, launched.prepared
+    assert directory is not None
+    directory.bind(subject.fingerprint)
+    stop, facts = begin(launched, console)
+    parts = directory.manifest.all_parts
+    announce(settings, subject, console, parts)
+    block, known = block_size(parts), settings.steps or MOST_STEPS
+    stages = Stages(launched, console, stop, costs(settings, subject, parts, known))
+    try:
+        with console:
+            steps = steps_of(budget_of(settings, subject, stages, parts), stages, block, console)
+            every = settings.every(steps)
+            subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
+            trainer = Trainer(subject.recipe, steps, stages)
+            tried = tune_all(trainer, settings, subject, block, console)
+            rates = {kind: best_of(found) for kind, found in tried.items()}
+            arrays, looks = train_all(launched, trainer, subject, rates, console)
+    except Stopped:
+        console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
+        return 130
+    seeds = [seed for part in directory.manifest.all_parts for seed in seed_list(part)]
+    directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
+    results = plain(
+        {
+            "experiment": "own_model",
+            **described(subject, settings, steps),
+            "rates": rates,
+            "tuning": {name: row for kind, found in tried.items() for name, row in named_rows(kind, found).items()},
+            "tuning_seeds": settings.tuning_seeds if settings.tuned else [],
+            **summary(arrays, seeds, subject, settings, looks),
+            **facts_of(looks, [seed_list(part) for part in directory.manifest.all_parts]),
+            "timing": stages.timing,
+        }
+    )
+    render = functools.partial(page.page, sections=subject.sections)
+    finish(directory, settings, results, facts, figures.plot_all(arrays, results), render, console, launched.tracker)
+    console.result(page.sentence(results))
+    return 0
+
+
+def announce(settings: Settings, subject: Subject, console: Console, parts: Sequence[int | list[int]]) -> None:
+    """Print what is compared, and whether the seeds can decide anything."""
+    data = subject.recipe.data
+    examples = "batches of a function" if data.made else f"{length_of(data.training):,} examples"
+    names = ", ".join(arm.name for arm in subject.arms)
+    console.say(
+        f"{subject.name}: {len(subject.arms)} arms ({names}) x {settings.number_of_seeds} seeds on {jax.device_count()} x "
+        f"{jax.devices()[0].device_kind}, in {settings.out}"
+    )
+    epochs = ""
+    if settings.steps is not None and not data.made:
+        epochs = f", {settings.steps * data.batch_size / length_of(data.training):.2f} epochs a model"
+    console.say(
+        f"training: {examples} in batches of {data.batch_size}{epochs}; held out: {length_of(data.held_out):,} examples"
+    )
+    tested = len(claims.compared(subject.arms))
+    if tested and settings.number_of_seeds < (needed := fewest_seeds(tested)):
+        console.warn(
+            f"--seeds: {settings.number_of_seeds} cannot decide any of {tested} claims that are tested together; that takes at "
+            f"least {needed}"
+        )
+
+
+def on_records(arms: Sequence[Arm], steps: int, every: int) -> list[Arm]:
+    """Return the arms with each fork at the nearest step of a record, so that the records of all arms are at the same steps."""
+
+    def moved(arm: Arm) -> Arm:
+        if arm.fork is None:
+            return arm
+        step = min(max(1, round(arm.fork * steps / every)) * every, (steps - 1) // every * every)
+        return dataclasses.replace(arm, fork=Fraction(max(step, 1), steps))
+
+    return [moved(arm) for arm in arms]
+
+
+def points_of(settings: Settings) -> tuple[list[float], list[float]]:
+    """Return the learning rates and the factors of the tables' that are tried."""
+    return list(settings.rates or ()), list(settings.table_factors or (1.0,))
+
+
+def costs(settings: Settings, subject: Subject, parts: Sequence[int | list[int]], steps: int) -> dict[str, float]:
+    """Return the cost of every stage that is planned, in runs of one block."""
+    block, planned = block_size(parts), {PLAN: 0.02}
+    rates, factors = points_of(settings)
+    for kind in subject.classes:
+        if len(rates) > 1:
+            points = [point_of(subject, rate, factors[0]) for rate in rates]
+            planned |= {tuning_stage(kind, members): 1.0 for members in tuning_blocks(points, settings.tuning_seeds, block)}
+        for factor in factors[1:]:
+            planned[f"factor {factor:g} of {kind}"] = float(-(-len(settings.tuning_seeds) // block))
+    whole = segments.segments_of(on_records(subject.arms, steps, settings.every(steps)))
+    for seeds in segments.blocks_of([seed_list(part) for part in parts], block):
+        planned |= costs_of(whole, seeds)
+    return planned
+
+
+def budget_of(settings: Settings, subject: Subject, stages: Stages, parts: Sequence[int | list[int]]) -> Budget:
+    """Return what decides the number of steps."""
+    block = block_size(parts)
+    trainer = Trainer(subject.recipe, MOST_STEPS, stages)
+    kinds = len(subject.classes) if settings.tuned else 0
+    return Budget(
+        steps=settings.steps,
+        hours=settings.hours,
+        unit=1,
+        most=MOST_STEPS,
+        costs=costs(settings, subject, parts[:1], MOST_STEPS),
+        more=float(kinds * -(-len(settings.tuning_seeds) // block)),
+        probe=functools.partial(seconds_of_step, trainer, Arm("probe", False, equal=False), block),
+    )
+
+
+def point_of(subject: Subject, rate: float, factor: float) -> Point:
+    """Return the learning rates of a model."""
+    return (rate,) if subject.recipe.rates == 1 else (rate, rate * factor)
+
+
+def tune_all(
+    trainer: Trainer, settings: Settings, subject: Subject, block: int, console: Console
+) -> dict[Class, dict[str, tuple[Tried | None, Point]]]:
+    """Choose the learning rates of every class of arms: the rate first, then the factor of the tables' at that rate."""
+    rates, factors = points_of(settings)
+    found: dict[Class, dict[str, tuple[Tried | None, Point]]] = {}
+    for kind, arm in subject.classes.items():
+        rate, factor, chosen = rates[0], factors[0], dict[str, tuple[Tried | None, Point]]()
+        tuning = Tuning(kind, arm, settings.tuning_seeds, block)
+        if len(rates) > 1:
+            tried = tune(trainer, tuning, rates, lambda value, factor=factor: point_of(subject, value, factor))
+            rate = float(tried.rates[tried.best])
+            chosen["learning rate"] = tried, point_of(subject, rate, factor)
+        if len(factors) > 1:
+            tried = tune(trainer, tuning, factors, lambda value, rate=rate: point_of(subject, rate, value))
+            factor = float(tried.rates[tried.best])
+            chosen["table factor"] = tried, point_of(subject, rate, factor)
+        chosen.setdefault("learning rate", (None, point_of(subject, rate, factor)))
+        for name, (tried_one, _) in chosen.items():
+            for line in rate_lines({f"{kind}": tried_one}, subject.unit, name) if tried_one is not None else ():
+                console.say(line)
+        found[kind] = chosen
+    return found
+
+
+def best_of(chosen: Mapping[str, tuple[Tried | None, Point]]) -> Point:
+    """Return the learning rates that a class of arms has chosen."""
+    return list(chosen.values())[-1][1] if "table factor" in chosen else chosen["learning rate"][1]
+
+
+def named_rows(kind: Class, chosen: Mapping[str, tuple[Tried | None, Point]]) -> dict[str, dict[str, Any]]:
+    """Return what was tried, as in results.json."""
+    tried = {f"{kind}, {name}": one for name, (one, _) in chosen.items() if one is not None}
+    return tuning_rows(tried)
+
+
+def train_all(
+    launched: Launched, trainer: Trainer, subject: Subject, rates: Mapping[Class, Point], console: Console
+) -> tuple[Arrays, Looks]:
+    """Train all blocks of seeds, and with `--until decided` those of further looks; return their arrays and the looks."""
+    settings, directory = launched.settings, launched.run
+    assert directory is not None
+    trained: dict[str, tuple[list[int], Arrays]] = {}
+    whole = segments.segments_of(subject.arms)
+    while True:
+        parts = [seed_list(part) for part in directory.manifest.all_parts]
+        for seeds in segments.blocks_of(parts, block_size(directory.manifest.all_parts)):
+            name = "-".join(map(str, seeds))
+            if name not in trained:
+                for stage, cost in costs_of(whole, seeds).items():
+                    trainer.stages.add(stage, cost)
+                trained[name] = seeds, train_block(trainer, whole, seeds, rates)
+        seeds = [seed for part in parts for seed in part]
+        arrays, looks = join_blocks([*trained.values()], seeds), looks_done(settings, [len(part) for part in parts])
+
+        def test(arrays: Arrays = arrays, seeds: list[int] = seeds, looks: Looks = looks) -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = summary(arrays, seeds, subject, settings, looks)["claims"]
+            return rows
+
+        if next_seeds(launched, console, looks, test) is None:
+            return arrays, looks
+
+
+def final_losses(arrays: Arrays, arms: Sequence[Arm]) -> dict[str, np.ndarray]:
+    """Return the final held-out loss of every arm, `[seed]`."""
+    return {arm.name: arrays[f"{arm.name}/{FINAL}"].astype(float) for arm in arms if f"{arm.name}/{FINAL}" in arrays}
+
+
+def summary(arrays: Arrays, seeds: Sequence[int], subject: Subject, settings: Settings, looks: Looks) -> dict[str, Any]:
+    """Return final losses, claims and diverged models, as in results.json."""
+    losses = final_losses(arrays, subject.arms)
+    done = looks.done or [len(seeds)]
+    about = losses, subject.arms, settings.margin, subject.unit, subject.claims
+    rows = claims.verdicts(*about, done, max(1, len(looks.planned)))
+    non_finite = diverged(arrays, losses, seeds)
+    return {
+        "seeds": list(seeds),
+        "arms": {arm: {"loss": values.tolist()} for arm, values in losses.items()},
+        "excluded_seeds": sorted({row["seed"] for row in non_finite}),
+        "non_finite": non_finite,
+        "claims": [row for family in rows.values() for row in family],
+        "families": {family: [row["id"] for row in of_family] for family, of_family in rows.items()},
+    }
+
+
+def described(subject: Subject, settings: Settings, steps: int) -> dict[str, Any]:
+    """Return what was compared, as in results.json."""
+    data, names = subject.recipe.data, [arm.name for arm in subject.arms]
+    examples = None if data.made else length_of(data.training)
+    return {
+        "name": subject.name,
+        "unit": subject.unit,
+        "margin": settings.margin,
+        "baseline": "tied" if "tied" in names else names[0],
+        "forks": {arm.name: segments.step_at(arm.fork, steps) for arm in subject.arms if arm.fork is not None},
+        "pairs": {f"{first}/{second}": [first, second] for first, second in claims.compared(subject.arms)},
+        "ties": [str(tie) for tie in subject.recipe.ties],
+        "steps": steps,
+        "batch_size": data.batch_size,
+        "examples": examples,
+        "epochs": None if examples is None else steps * data.batch_size / examples,
+        "held_out": length_of(data.held_out),
+        "fingerprint": subject.fingerprint,
+        "costs": {arm.name: cost_of(subject, arm) for arm in subject.arms},
+    }
+
+
+def cost_of(subject: Subject, arm: Arm) -> dict[str, Any]:
+    """Return parameters and stored bytes of an arm's model at the end, and the operations of a step as XLA counts them."""
+    recipe = subject.recipe
+    params = jax.eval_shape(recipe.init, jax.random.key(0))
+    kept = tying.store(params, recipe.ties) if arm.tied else params
+    leaves = jax.tree.leaves(kept)
+    return {
+        "parameters": sum(int(np.prod(leaf.shape)) for leaf in leaves),
+        "bytes": sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves),
+        "flops": flops_of(recipe, params),
+    }
+
+
+def flops_of(recipe: Recipe, params: Any) -> float | None:
+    """Return the floating-point operations of the loss and its gradient on one batch; None if XLA does not count them."""
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), recipe.data.batch())
+    step = jax.jit(jax.value_and_grad(with_metrics(recipe.loss), has_aux=True))
+    found = step.lower(params, batch, jax.eval_shape(lambda: jax.random.key(0))).cost_analysis()
+    return float(found["flops"]) if isinstance(found, Mapping) and "flops" in found else None

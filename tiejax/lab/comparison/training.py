@@ -1,0 +1,280 @@
+"""Training of the segments of a comparison, each of them a stage of the run, and of the models that choose learning rates."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from tiejax import training, tying
+from tiejax.lab.comparison import segments
+from tiejax.lab.comparison.arms import Arm, Class
+from tiejax.lab.comparison.segments import Segment
+from tiejax.lab.runs.rates import Tried, choose_rate
+from tiejax.lab.runs.stages import Stages
+from tiejax.training.state_arrays import from_arrays, to_arrays
+from tiejax.training.step import TrainState
+
+PyTree = Any
+Arrays = dict[str, np.ndarray]
+Rate = Any  # a learning rate, or several, as the recipe takes them
+STATE = "state"  # prefix of the arrays of a segment's final state
+
+
+class Members(NamedTuple):
+    """Models of one arm that train together, one on each device: their seeds, and their learning rates."""
+
+    seeds: Sequence[int]
+    rates: Sequence[Rate]
+
+
+class Recipe(Protocol):
+    """How the models of a comparison are built, trained and judged."""
+
+    def ensemble(self, arm: Any, first: int, last: int, steps: int) -> training.Ensemble:
+        """Return the ensemble that trains an arm for the steps first, ..., last - 1 of a run of `steps` steps.
+
+        It counts its steps from 0. Its optimizer state has the same leaves for all arms, so that a child can continue the state
+        of its parent.
+        """
+
+    def with_rates(self, opt_state: PyTree, rates: Sequence[Rate]) -> PyTree:
+        """Return the optimizer state of members `[seed, 1, ...]` with the learning rates of each seed."""
+
+    def judge(self, arm: Any, params: PyTree) -> Arrays:
+        """Return what the final loss is computed from, `[seed, ...]`; params: of trained members, `[seed, 1, ...]`."""
+
+    def final_loss(self, judged: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the final loss `[seed]` from the arrays of `judge`."""
+
+
+class Trainer(NamedTuple):
+    """What training needs: the recipe, the number of steps of a whole run, and the run's stages."""
+
+    recipe: Any
+    steps: int
+    stages: Stages
+
+    def ensemble(self, arm: Arm, first: int, last: int) -> training.Ensemble:
+        """Return the ensemble that trains an arm for the steps first, ..., last - 1 of the run."""
+        found: training.Ensemble = self.recipe.ensemble(arm, first, last, self.steps)
+        return found
+
+    def first_state(self, arm: Arm, members: Members) -> TrainState:
+        """Return the state of an arm's models before their first step, `[seed, 1, ...]`."""
+        ensemble = self.ensemble(dataclasses.replace(arm, tied=arm.equal), 0, self.steps)
+        state = ensemble.start(members.seeds).state
+        # Compiled together, the two uses of one random draw may differ by rounding; equal leaves have the same bits.
+        params = tying.copy_to_targets(state.params, state.params, ensemble.ties, arm.equal)
+        state = state._replace(params=params, opt_state=self.recipe.with_rates(state.opt_state, members.rates))
+        if not arm.by_use:
+            return state
+        start = jax.vmap(jax.vmap(lambda params: ensemble.optimizer.init(tying.only_tied(params, ensemble.ties))))
+        return state._replace(use_states=self.recipe.with_rates(start(params), members.rates))
+
+    def segment(self, stage: str, segment: Segment, members: Members, before: Arrays | None, keep: bool) -> Arrays:
+        """Train a segment; return its records `[seed, record]`, what judges it if it is the last one, and its state.
+
+        stage: the name of the stage. before: the arrays of the segment that it continues. keep: return the state.
+        """
+        arm = segment.arm
+        first, last = segment.steps(self.steps)
+        parent = arm if segment.after is None else segment.after.arm
+        if before is None:
+            state = self.first_state(parent, members)
+        else:
+            state = from_arrays(before, jax.eval_shape(lambda: self.first_state(parent, members)), STATE)
+        if parent is not arm:
+            state = self.changed(arm, parent, state)
+        ensemble = dataclasses.replace(self.ensemble(arm, first, last), start_from=state)
+        different = list(dict.fromkeys(members.rates))
+        conditions = [different.index(rate) for rate in members.rates]
+        trained = self.stages.train(stage, ensemble, members.seeds, conditions, first=first)
+        arrays = records_of(trained.records, first)
+        final = trained.members.state
+        if segment.final:
+            arrays |= self.recipe.judge(arm, final.params)
+        return arrays | (to_arrays(final, STATE) if keep else {})
+
+    def changed(self, arm: Arm, parent: Arm, state: TrainState) -> TrainState:
+        """Return the state of a parent as a child continues it: its ties have ended, or begun from the mean, or go on."""
+        if arm.tied == parent.tied:
+            return state
+        before = self.ensemble(parent, 0, self.steps)
+        ties, optimizer = before.ties, before.optimizer
+
+        def of_member(member: TrainState) -> TrainState:
+            if arm.tied:
+                return TrainState(*tying.retie_switched(optimizer, *member[:2], ties, "mean"))
+            policy, new = arm.change.policy, arm.change.new
+            return TrainState(*tying.untie_switched(optimizer, *member[:2], ties, policy, new, member.use_states))
+
+        changed = jax.jit(jax.vmap(jax.vmap(of_member)))(state)
+        leaves = jax.tree.leaves(changed.opt_state)
+        own = jax.eval_shape(jax.vmap(jax.vmap(self.ensemble(arm, 0, self.steps).optimizer.init)), changed.params)
+        return changed._replace(opt_state=jax.tree.unflatten(jax.tree.structure(own), leaves))
+
+
+def records_of(records: Mapping[str, Mapping[str, np.ndarray]], first: int) -> Arrays:
+    """Return the records of one arm as `RECORDER_FIELD`, `[seed, record, ...]`, with steps counted from the run's start."""
+    arrays = training.by_arm(records, {name: f"{name}_" for name in records})
+    return {name: values + first if name.endswith("step") else values[0] for name, values in arrays.items()}
+
+
+def stage_of(segment: Segment, seeds: Sequence[int]) -> str:
+    """Return the name of the stage of a segment for a block of seeds."""
+    return f"{segment.name}.seed-{'-'.join(map(str, seeds))}"
+
+
+def costs_of(parts: Sequence[Segment], seeds: Sequence[int]) -> dict[str, float]:
+    """Return the cost of every stage of a block of seeds, in runs of one block."""
+    return {stage_of(segment, seeds): float(segment.last - segment.first) for segment in parts}
+
+
+def train_block(trainer: Trainer, parts: Sequence[Segment], seeds: Sequence[int], rates: Mapping[Class, Rate]) -> Arrays:
+    """Train all segments of a block of seeds; return their arrays, joined over the segments of each arm, as `ARM/FIELD`.
+
+    A state is dropped once no other segment needs it.
+    """
+    left: dict[str, Arrays] = {}
+    needed = segments.parents_of(parts)
+    for segment in parts:
+        stage = stage_of(segment, seeds)
+        members, parent = Members(seeds, [rates[segment.arm.rate_of]] * len(seeds)), segment.after
+        keep = segment.name in needed
+
+        def work(stage: str = stage, segment: Segment = segment, members: Members = members, keep: bool = keep) -> Arrays:
+            before = None if segment.after is None else trainer.stages.apart(stage_of(segment.after, seeds))
+            return trainer.segment(stage, segment, members, before, keep)
+
+        left[segment.name] = trainer.stages.once(stage, work, STATE if keep else None)
+        if parent is not None and segment.name == segments.last_reader(parts, parent.name):
+            trainer.stages.drop(stage_of(parent, seeds))
+    return joined(parts, left)
+
+
+def joined(parts: Sequence[Segment], left: Mapping[str, Arrays]) -> Arrays:
+    """Return the arrays of each arm over its whole run, as `ARM/FIELD`.
+
+    An arm that forks begins with the records of its parent. Of two records of one step, at the end of a segment and the
+    beginning of the next, the later is kept: they measure the same state, but only the later one is on the batch of the step.
+    """
+    arrays: Arrays = {}
+    for segment in parts:
+        if not segment.final:
+            continue
+        line = [segment]
+        while (before := line[0].after) is not None:
+            line.insert(0, before)
+        found = [left[each.name] for each in line]
+        recorders = {name.removesuffix("_step") for name in found[-1] if name.endswith("_step")}
+        for field in found[-1]:
+            if not field.startswith(tuple(f"{name}_" for name in recorders)):
+                arrays[f"{segment.arm.name}/{field}"] = found[-1][field]
+                continue
+            axis = 0 if field.endswith("step") else 1
+            whole = [np.delete(part[field], -1, axis) for part in found[:-1]] + [found[-1][field]]
+            arrays[f"{segment.arm.name}/{field}"] = np.concatenate(whole, axis)
+    return arrays
+
+
+def join_blocks(blocks: Sequence[tuple[Sequence[int], Arrays]], seeds: Sequence[int]) -> Arrays:
+    """Return the arrays of all blocks, joined along the seeds.
+
+    blocks: the seeds of each block, and its arrays. seeds: those of the run; a field that some blocks lack has the first of
+    them.
+    """
+    whole = {}
+    for field in dict.fromkeys(field for _, arrays in blocks for field in arrays):
+        having = [block for block, arrays in blocks if field in arrays]
+        first = [seed for block in having for seed in block]
+        assert first == list(seeds[: len(first)]), f"{field}: has the seeds {first}"
+        values = [arrays[field] for _, arrays in blocks if field in arrays]
+        if field.endswith("step"):
+            assert all(np.array_equal(values[0], other) for other in values), field
+        whole[field] = values[0] if field.endswith("step") else np.concatenate(values)
+    return whole
+
+
+def diverged(arrays: Arrays, losses: Mapping[str, np.ndarray], seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Return arm, seed and last step with a finite training loss of the models whose final loss is not finite.
+
+    losses: arm -> final loss `[seed]`, of the first seeds.
+    """
+    return [
+        {"arm": arm, "seed": seed, "step": _last_finite(arrays, arm, place)}
+        for arm, values in losses.items()
+        for place, seed in enumerate(seeds[: len(values)])
+        if not np.isfinite(values[place])
+    ]
+
+
+def _last_finite(arrays: Arrays, arm: str, place: int) -> int:
+    """Return the last step at which a model's training loss was recorded as finite."""
+    finite = np.isfinite(arrays[f"{arm}/train_loss"][place])
+    steps = arrays[f"{arm}/train_step"][: len(finite)]
+    return int(steps[finite][-1]) if finite.any() else 0
+
+
+def tuning_segment(arm: Arm) -> Segment:
+    """Return the only segment of an arm whose models choose learning rates."""
+    return Segment(arm, Fraction(0), Fraction(1), None)
+
+
+def tuning_blocks(rates: Sequence[Rate], seeds: Sequence[int], size: int) -> list[Members]:
+    """Return the models that try every rate with every seed, in blocks of at most `size` that train together."""
+    pairs = [(rate, seed) for rate in rates for seed in seeds]
+    blocks = [pairs[first : first + size] for first in range(0, len(pairs), size)]
+    return [Members([seed for _, seed in block], [rate for rate, _ in block]) for block in blocks]
+
+
+def tuning_stage(kind: str, members: Members) -> str:
+    """Return the name of the stage that tries rates: its first rate and seed, which no other stage has, and its last."""
+    ends = [f"{rate_name(members.rates[end])}-{members.seeds[end]}" for end in (0, -1)]
+    return f"rate.{kind}.{'.to.'.join(dict.fromkeys(ends))}"
+
+
+def rate_name(rate: Rate) -> str:
+    """Return a learning rate in the name of a stage, several separated by x."""
+    return "x".join(f"{one:g}" for one in rate) if isinstance(rate, tuple) else f"{rate:g}"
+
+
+class Tuning(NamedTuple):
+    """The models that choose the learning rate of a class of arms.
+
+    kind: its name. arm: how they train. seeds: theirs. block: how many train at a time.
+    """
+
+    kind: str
+    arm: Arm
+    seeds: Sequence[int]
+    block: int
+
+
+def tune(trainer: Trainer, tuning: Tuning, rates: Sequence[float], point: Any = lambda rate: rate) -> Tried:
+    """Choose a learning rate by the final loss on the tuning seeds. point: number that is tried -> rates of a model."""
+    segment = tuning_segment(tuning.arm)
+    parts: dict[float, list[Arrays]] = {}
+
+    def losses_at(rates: Sequence[float]) -> np.ndarray:
+        losses = []
+        for members in tuning_blocks(rates, tuning.seeds, tuning.block):
+            own = members._replace(rates=[point(rate) for rate in members.rates])
+            stage = tuning_stage(tuning.kind, own)
+            trainer.stages.add(stage, 1.0)
+            arrays = trainer.stages.once(stage, functools.partial(trainer.segment, stage, segment, own, None, False))
+            losses.append(trainer.recipe.final_loss(arrays))
+            for place, rate in enumerate(members.rates):
+                parts.setdefault(rate, []).append({field: values if field.endswith("step") else values[place : place + 1]
+                                                   for field, values in arrays.items()})  # fmt: skip
+        found = np.concatenate(losses).reshape(len(rates), len(tuning.seeds))
+        return np.where(np.isfinite(found), found, np.inf)
+
+    tried = choose_rate(rates, losses_at)
+    best = parts[float(tried.rates[tried.best])]
+    records = {field: values if field.endswith("step") else np.concatenate([part[field] for part in best])
+               for field, values in best[0].items()}  # fmt: skip
+    return tried._replace(records=records)
