@@ -37,6 +37,7 @@ def arrays(directions, *members, length=LENGTH):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unrolled", [False, True])
 @pytest.mark.parametrize(("directions", "length"), [(1, LENGTH), (2, LENGTH), (2, 1)])
 def test_states_and_gradients_match_the_equations(directions, length, unrolled):

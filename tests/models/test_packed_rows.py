@@ -56,6 +56,7 @@ def packed():
     return jnp.asarray(tokens), jnp.asarray(segments), [jnp.asarray(one) for one in sentences]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS)
 def test_packed_sentences_are_encoded_as_if_alone(x64, options):
     model = build(**OPTIONS[options])

@@ -82,6 +82,7 @@ def test_mean_of_segments(x64):
     np.testing.assert_allclose(means[0], [[2, 3]] * 3 + [[7, 8]] * 2)
 
 
+@pytest.mark.slow
 def test_loss_is_the_mean_over_labels(x64, data):
     model = bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, "classification", LABELS)
@@ -98,6 +99,7 @@ def test_loss_is_the_mean_over_labels(x64, data):
     np.testing.assert_allclose(loss[1]["accuracy"][0], np.mean(right), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_confusion_against_a_loop(data):
     model = bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, "classification", LABELS)

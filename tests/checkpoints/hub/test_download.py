@@ -202,6 +202,7 @@ def test_diagnose_an_unknown_architecture_by_named_tables(served, tmp_path):
     assert shards(handler.asked) == ["a.safetensors", "b.safetensors"]
 
 
+@pytest.mark.slow
 def test_table_that_is_not_in_the_cache(served, tmp_path):
     """The configuration and the index alone are in the cache."""
     folder, environment, _ = served

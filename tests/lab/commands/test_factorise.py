@@ -154,6 +154,7 @@ def test_budget_is_written_before_a_failing_write(tmp_path, monkeypatch):
     assert (tmp_path / "out-budget" / "budget.json").exists()
 
 
+@pytest.mark.slow
 def test_killed_process_leaves_no_partial_folder(tmp_path):
     folder = tied(tmp_path / "c", big=np.zeros((6000, 6000), np.float32))
     more = ("--rank", 2, "--report", tmp_path / "report")

@@ -64,6 +64,7 @@ def test_a_longer_run_begins_as_the_others_do():
     assert at == pytest.approx({240: 1, 359: 1, 360: 1, 405: 0.5, 449: 1 / 90})
 
 
+@pytest.mark.slow
 def test_the_input_table_of_the_factorised_model_has_half_the_width():
     arm = next(arm for arm in plan.exploratory(SETTINGS.forks) if arm.factorised)
     objective = Objective(build_model(SETTINGS, 60, arm), np.zeros(60, np.int32), 1)

@@ -43,6 +43,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "changed"), MODELS)
 def test_every_token_is_drawn_from_the_logits_of_the_tokens_before_it(method, changed):
     """The logits are those of all positions at once; a low temperature takes the most likely token."""

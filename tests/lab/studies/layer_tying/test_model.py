@@ -67,6 +67,7 @@ def test_parity_with_gpt2_of_transformers(activation):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "objective"), [("gpt2", "causal"), ("bert", "causal"), ("bert", "masked")])
 def test_causal_models_see_earlier_tokens_and_masked_models_all(architecture, objective):
     model, params = model_and_params(architecture=architecture, objective=objective)
