@@ -69,6 +69,7 @@ def loss_of(attention, mask):
     return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MASKS)
 def test_values_and_gradients_match_the_formula(x64, name):
     mask = MASKS[name] if MASKS[name] is None else jnp.asarray(MASKS[name])

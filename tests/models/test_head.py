@@ -43,6 +43,7 @@ def test_input_stage_adds_normalises_and_maps(x64):
     np.testing.assert_allclose(given, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_token_types_differ(x64):
     model = build()
     params, kinds = init(model), jnp.array([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
@@ -66,6 +67,7 @@ def test_head_maps_activates_normalises_and_scores(x64):
     np.testing.assert_allclose(model.apply({"params": params}, states, method="transform"), x, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_layer_outputs_equal_those_of_shallower_models(x64):
     """The output of layer i equals that of a model of i layers with the same weights."""
     model = build(embed_width=EMBED)

@@ -88,6 +88,7 @@ def test_full_rank_reproduces_separate_layers(states, dtype, tolerance):
         np.testing.assert_allclose(again, free, atol=tolerance, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1, 3, 8])
 def test_conversion_is_the_closest_of_its_rank(states, rank):
     """The mean of the layers that share, and of the rest all singular values but the largest `rank` are lost."""

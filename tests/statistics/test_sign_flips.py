@@ -95,6 +95,7 @@ def test_intervals_are_the_means_that_are_not_rejected(d, alpha):
     assert_inverted(d, alpha)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(TENTHS, st.sampled_from([0.3, 0.05, 0.001, 1e-5]))
 def test_intervals_from_random_flips_are_the_means_that_are_not_rejected(d, alpha):
@@ -194,6 +195,7 @@ def test_intervals_cover_the_mean_of_symmetric_differences():
     assert 0.906 < covered <= 1
 
 
+@pytest.mark.slow
 def test_simultaneous_band_covers_the_whole_curve():
     rng = np.random.default_rng(3)
     truth = np.linspace(-1, 1, 6)

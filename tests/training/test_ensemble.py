@@ -365,6 +365,7 @@ def test_non_finite_member_does_not_affect_others():
     assert finite[:, [seed for seed, _ in others], [arm for _, arm in others]].all()
 
 
+@pytest.mark.slow
 def test_tied_leaves_stay_bitwise_equal():
     settings = config(steps=200)
     ensemble = light(settings)

@@ -169,6 +169,7 @@ def test_training_equals_a_plain_loop(x64, data):
         np.testing.assert_allclose(np.asarray(one)[0, 0], other, atol=2e-8)
 
 
+@pytest.mark.slow
 def test_frozen_encoder_is_unchanged(data):
     ensemble, trained = run(data, [4], [0], np.array([[1e-2]]), kind="layer_mix")
     before, after = ensemble.start_from.params, trained.members.state.params
@@ -176,6 +177,7 @@ def test_frozen_encoder_is_unchanged(data):
     assert np.abs(np.asarray(after["head"]["mix"]["weights"])).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_dropped_layers(x64):
     shapes = SHAPE, dataclasses.replace(SHAPE, layers=1)
     model, smaller = (bert.build(shape, VOCABULARY, LENGTH) for shape in shapes)

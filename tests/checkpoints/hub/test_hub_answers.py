@@ -55,6 +55,7 @@ def run(environment, cwd, *argv):
     return end(start_python("-m", "tiejax", *argv, env=environment, cwd=cwd))
 
 
+@pytest.mark.slow
 def test_check_refuses_invalid_answers(cases, tmp_path):
     found, environment, home = cases
     ended = run(environment, tmp_path, "check", *found, ID)

@@ -109,6 +109,7 @@ def test_rank_that_saves_nothing_is_a_warning(tmp_path, capsys):
     assert "warning: rank 6 takes no fewer bytes than the tables do now" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_wide_table_of_one_row_needs_no_gram_matrix(tmp_path):
     """A Gram matrix would take 8 GiB; the limit here is 2 GiB."""
     folder = checkpoint(tmp_path / "c", {EMBED: values(1, 2**15)}, TIED | {"vocab_size": 1})

@@ -119,6 +119,7 @@ def test_loss_and_gradients_are_those_of_transformers(tied):
         np.testing.assert_allclose(ours[name], gradient, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_sums_by_bucket_are_those_of_the_logits():
     objective = Objective(build_model(SETTINGS, 60, ARMS["never-equal"]), np.arange(60, dtype=np.int32) % 3, 3)
     params = objective.init(jax.random.key(1))
@@ -200,6 +201,7 @@ def test_excess_losses_are_summed_by_kind():
         assert sums["choices"][number] == (kind == number).sum()
 
 
+@pytest.mark.slow
 def test_distances_of_pairs_are_recorded():
     objective = Objective(build_model(SETTINGS, 60, ARMS["never-equal"]), np.zeros(60, np.int32), 1, np.array([[1, 2], [5, 3]]))
     params = objective.init(jax.random.key(1))

@@ -111,6 +111,7 @@ def test_bert_has_as_many_positions_as_the_context_with_published_details():
     assert params["positions"]["embedding"].shape == (CONTEXT, 8)
 
 
+@pytest.mark.slow
 def test_initial_values_are_gpt2s():
     settings = settings_of(layers=8, width=64, heads=2)
     params = jax.jit(initial(settings, build_model(settings, 500)))(jax.random.key(0), np.arange(8))
