@@ -37,9 +37,6 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Every process that a test starts would otherwise compile this package's modules anew.
 os.environ["PYTHONDONTWRITEBYTECODE"] = ""
 
-# An explicit value keeps short processes from restarting themselves with huge pages (see `tiejax/lab/runs/huge_pages.py`).
-os.environ.setdefault("GLIBC_TUNABLES", "")
-
 # Tests and the processes that they start share a compilation cache, created by the first process of a session. It includes fast
 # compilations: hundreds of small programs take as long to compile as a few large ones.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -15,7 +15,10 @@ def tiejax(*argv, module="tiejax"):
 
 
 def test_every_script_is_a_command():
-    scripts = {path.stem.replace("_", "-") for path in EXPERIMENTS.glob("*.py")} - {"error-rates"}  # simulations for the docs
+    scripts = {path.stem.replace("_", "-") for path in EXPERIMENTS.glob("*.py")} - {
+        "error-rates",
+        "bench",
+    }  # simulations for the docs
     assert scripts == set(COMMANDS) - {"check", "tie", "untie", "factorise", "share", "compare", "runs"}
 
 
@@ -37,7 +40,8 @@ def test_unknown_command():
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
 def test_messages_of_a_command_start_with_its_name(name):
     status, out, _ = tiejax(name, "--help")
     assert status == 0
@@ -49,13 +53,13 @@ def test_messages_of_a_command_start_with_its_name(name):
     assert err.startswith(f"tiejax {name}: error: ")
 
 
-@pytest.mark.parametrize("argv", [["runs"], ["diagnose"], ["bench", "targets", "--compare"]], ids=lambda argv: argv[0])
+@pytest.mark.parametrize("argv", [["runs"], ["diagnose"]], ids=lambda argv: argv[0])
 def test_a_file_name_that_is_too_long_is_bad_input(argv):
     """Whichever system call fails first; from version 3.14 on, Python's `Path.exists` takes such a file for a missing one."""
     status, _, err = tiejax(*argv, "a" * 300)
     assert status == 2
     cut = f"{'a' * 77}..."
-    missing = {"runs": f"{cut}: not found", "bench": f"--compare: {cut} is not a file"} if sys.version_info >= (3, 14) else {}
+    missing = {"runs": f"{cut}: not found"} if sys.version_info >= (3, 14) else {}
     said = missing.get(argv[0], f"{cut}: file name too long; use a shorter one")
     assert err.startswith(f"tiejax {argv[0]}: error: {said}")
     assert len(err.splitlines()) == 1
@@ -70,12 +74,6 @@ def test_a_command_can_be_spelled_like_its_script():
     status, out, _ = tiejax("text_mlm", "--help")
     assert status == 0
     assert out.startswith("usage: tiejax text-mlm ")
-
-
-def test_help_of_a_benchmark():
-    status, out, _ = tiejax("bench", "exor", "--help")
-    assert status == 0
-    assert "Example: tiejax bench exor" in " ".join(out.split())
 
 
 def test_version():

@@ -36,12 +36,16 @@ def test_settings_of_a_study_load_no_jax(study):
 
 
 def test_lists_of_all_studies_name_all():
-    from tiejax.lab.command import COMMANDS
+    from tiejax.lab import command
     from tiejax.lab.commands import studies
+    from tiejax.lab.settings.study import function_of
 
     assert sorted(studies.STUDIES) == STUDIES
-    assert {name: load().name for name, load in studies.STUDIES.items()} == {name: name for name in STUDIES}
-    assert {id(load) for load in studies.STUDIES.values()} <= {id(command.load) for command in COMMANDS.values()}
+    assert {name: studies.load(name).name for name in studies.STUDIES} == {name: name for name in STUDIES}
+    assert sorted(study for study, _ in command.STUDIES.values()) == STUDIES
+    for study in map(studies.load, STUDIES):  # every entry point is the name of a function
+        for entry in (study.run, *filter(None, [study.prepare]), *study.answers.values()):
+            assert callable(function_of(entry))
 
 
 def test_the_version_stands_once_and_is_cited():

@@ -128,6 +128,7 @@ def test_state_lives_at_rate_0():
     assert_close(arrays(one, others), arrays(other, others))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["compiled", "rematerialised"])
 def test_methods_under_transforms(call):
     one, other = tied(), model(ByHand)

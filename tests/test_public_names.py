@@ -1,6 +1,5 @@
 """The public names of `tiejax`, and the former names that still work."""
 
-import importlib
 import subprocess
 import sys
 import tomllib
@@ -12,15 +11,6 @@ import tiejax
 from tiejax import _lazy, lab
 
 ROOT = Path(__file__).parents[1]
-
-# Names that the documentation of version 0.5 gave, and that have moved since.
-FORMER = [
-    ("tiejax.hub.weights", "load"),
-    ("tiejax.hub.weights", "save"),
-    ("tiejax.hub.weights", "Loaded"),
-    ("tiejax.hub.errors", "CheckpointError"),
-    ("tiejax.studies.diagnosis.library", "diagnose"),
-]
 
 
 def run_python(code):
@@ -48,27 +38,6 @@ assert not modules, modules
 """
     ended = run_python(code)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-
-
-@pytest.mark.parametrize(("module", "name"), FORMER)
-def test_former_names_give_the_same_object_and_one_warning(module, name):
-    """In a separate process each, since a module is imported once."""
-    old = next(old for old in _lazy.MOVED if module.startswith(f"{old}."))
-    moved = module.replace(old, _lazy.MOVED[old], 1)
-    ended = run_python(
-        f"from {module} import {name}; import importlib; assert importlib.import_module({moved!r}).{name} is {name}"
-    )
-    assert (ended.returncode, ended.stdout) == (0, "")
-    warning = f"{old} has moved to {_lazy.MOVED[old]}; the former name goes in 0.8"
-    # Python 3.13 prints the code below the warning.
-    assert ended.stderr.splitlines()[0] == f"<string>:1: DeprecationWarning: {warning}"
-    assert ended.stderr.count("Warning") == 1
-
-
-def test_a_module_keeps_its_own_spec_when_it_is_imported_by_a_former_name():
-    with pytest.warns(DeprecationWarning, match=r"tiejax\.hub has moved"):
-        former = importlib.import_module("tiejax.hub.errors")
-    assert former.__spec__.name == former.__name__ == "tiejax.checkpoints.hub.errors"
 
 
 @pytest.mark.parametrize("name", [name.removeprefix("tiejax.") for name in _lazy.MOVED_NAMES])

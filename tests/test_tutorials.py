@@ -65,6 +65,7 @@ def test_many_seeds(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("10 seeds\nsupported\n")
 
 
+@pytest.mark.slow
 def test_nnx(tmp_path, monkeypatch):
     names = names_after("nnx.md", tmp_path, monkeypatch)
     assert names["loss"] < math.log(20)  # of a guess
@@ -114,6 +115,7 @@ def test_haiku(tmp_path, monkeypatch):
     assert all((mean != 0).any() for mean in means)
 
 
+@pytest.mark.slow
 def test_a_checkpoint(tmp_path, monkeypatch, capsys):
     names = names_after("read_a_checkpoint.md", tmp_path, monkeypatch)
     assert names["found"]["alignment"]["identity"] > 0.9

@@ -24,7 +24,7 @@ from tiejax import _lazy
 
 _load, _, _names = _lazy.attach(__name__)
 __all__ = ["__version__", *_names]
-_lazy.find_moved()
+_lazy.find_missing()
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import resources
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -14,19 +14,13 @@ import lazy_loader
 
 INSTALL_LAB = "pip install 'tiejax[lab]'"
 
-# Public modules by their former names. An import of one warns; the table is emptied in 0.8.
-MOVED = {
-    "tiejax.hub": "tiejax.checkpoints.hub",
-    "tiejax.studies": "tiejax.lab.studies",
-}
-
-# Public names by their former names, with the same rule.
+# Public names by their former names. A use of one warns; the table is emptied in 0.8.
 MOVED_NAMES = {
     f"tiejax.{name}": f"tiejax.lab.{name}" for name in ("Ensemble", "EnsembleState", "Phase", "Recorder", "diagnose", "train")
 }
 
 # Errors of public names whose dependency is missing. `from package import name` drops the message of an AttributeError and then
-# looks for a module of that name, so `Moved` raises these.
+# looks for a module of that name, so `Missing` raises these.
 _MISSING: dict[str, ModuleNotFoundError] = {}
 
 
@@ -67,42 +61,19 @@ def needs(error: ModuleNotFoundError) -> str:
     return f"needs the extra `lab`: {INSTALL_LAB} ({package} is not installed)"
 
 
-class Moved(MetaPathFinder, Loader):
-    """Import a module by a former name, as the same module object, with a DeprecationWarning."""
+class Missing(MetaPathFinder):
+    """Raise the error of a public name whose dependency is missing, for `from package import name`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec for former names, None for all others; raise the error of a name whose dependency is missing."""
+        """Return None, so that other finders look for the module."""
         if missing := _MISSING.get(MOVED_NAMES.get(fullname, fullname)):
             raise missing
-        return ModuleSpec(fullname, self, is_package=True) if _new_name(fullname) else None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module of the new name."""
-        new = _new_name(spec.name)
-        assert new is not None
-        if spec.name in MOVED:  # one warning for a package and its modules
-            message = f"{spec.name} has moved to {new}; the former name goes in 0.8"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-        module = importlib.import_module(new)
-        spec.loader_state = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Give the module back its own spec, which the import system has replaced."""
-        assert module.__spec__ is not None
-        module.__spec__ = module.__spec__.loader_state
+        return None
 
 
-def _new_name(name: str) -> str | None:
-    for old, new in MOVED.items():
-        if name == old or name.startswith(f"{old}."):
-            return new + name.removeprefix(old)
-    return None
-
-
-def find_moved() -> None:
-    """Let imports of former names succeed."""
-    if not any(isinstance(finder, Moved) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Moved())  # before the finder of files, which would load submodules a second time
+def find_missing() -> None:
+    """Let imports of names whose dependency is missing say so."""
+    if not any(isinstance(finder, Missing) for finder in sys.meta_path):
+        sys.meta_path.insert(0, Missing())

@@ -37,8 +37,7 @@ class Benchmark:
     settings: dataclass of its settings, which loads no jax. run: measures, prints and writes the results; imports jax when it
     is called, after the settings were checked. sizes: memory that the measured study needs, as in `Study`. description,
     example: as in `CommandLine`. device_a_core: whether every CPU core is a device of this process, unless the environment
-    decides (False for benchmarks that measure in processes with their own devices). huge_pages: whether to ask for huge pages,
-    which the measured processes inherit.
+    decides (False for benchmarks that measure in processes with their own devices).
     """
 
     settings: type[Any]
@@ -47,7 +46,6 @@ class Benchmark:
     description: str
     example: str
     device_a_core: Callable[[Any], bool] = lambda settings: False
-    huge_pages: Callable[[Any], bool] = lambda settings: False
 
     @property
     def command(self) -> CommandLine:
@@ -142,7 +140,6 @@ BENCHMARKS = {
         "PROGRAM text --corpus novels/ --tokenizer vocab.txt",
         # As the study does, if its seeds can be distributed evenly.
         device_a_core=lambda settings: settings.seeds % cores() == 0,
-        huge_pages=lambda settings: settings.huge_pages,
     ),
     "layers": Benchmark(
         LayersBench,
@@ -160,7 +157,6 @@ BENCHMARKS = {
         "Measure a training step of a causal language model (GPT-2, or BERT with a causal mask), untied and with tied layers, "
         "on all cores, and compare it with the transformers library's model in a plain torch loop. The two sides take turns.",
         "PROGRAM decoder --layers [12] --architecture bert",
-        huge_pages=lambda settings: settings.huge_pages,
     ),
     "causal": Benchmark(
         CausalBench,
@@ -170,7 +166,6 @@ BENCHMARKS = {
         "them with the transformers library's GPT-2 in a plain torch loop on all cores. The two sides take turns.",
         "PROGRAM causal --layers 2 --width 64",
         device_a_core=lambda settings: True,  # for the rate of products
-        huge_pages=lambda settings: settings.huge_pages,
     ),
     "encoder": Benchmark(
         EncoderBench,
@@ -179,7 +174,6 @@ BENCHMARKS = {
         "Measure real (unpadded) tokens per second in pre-training of the coupled base encoder, and compare them with the "
         "transformers Trainer, which pads, and with a plain torch loop on packed rows. All sides take turns.",
         "PROGRAM encoder --corpus novels/ --seconds 2",
-        huge_pages=lambda settings: settings.huge_pages,
     ),
     "transfer": Benchmark(
         TransferBench,

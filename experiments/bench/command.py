@@ -6,7 +6,7 @@ from pathlib import Path
 
 from experiments.bench.benchmarks import BENCHMARKS, Benchmark
 from experiments.bench.settings import BenchSettings
-from tiejax.lab.runs import environment, huge_pages
+from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings import command_line
@@ -26,8 +26,6 @@ def main(argv: Sequence[str]) -> int:
     benchmark = BENCHMARKS[name]
     settings, switches = command_line.parse(benchmark.settings, dataclasses.replace(benchmark.command, name=name), rest)
     settings.check()
-    if benchmark.huge_pages(settings):
-        huge_pages.restart()  # inherited by every process of a comparison
     environment.check_flags()
     _check_sizes(benchmark, settings)
     RunDirectory.probe(Path(settings.out))

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.huge_pages import ALLOCATOR
 
 K = TypeVar("K")
 S = TypeVar("S", bound=str)
+
+# Variables that decide how memory is allocated, on all sides; GLIBC_TUNABLES=glibc.malloc.hugetlb=1 asks for huge pages.
+ALLOCATOR = ("GLIBC_TUNABLES", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "LD_PRELOAD")
 
 
 class Work(NamedTuple):

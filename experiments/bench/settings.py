@@ -151,8 +151,6 @@ class TextBench(TimedBench):
         batch_size: sentences per step
         forms: forms to measure: published (predictions at every position of padded rows), masked (predictions only at the
             masked tokens), packed (the same in packed rows)
-        huge_pages: let glibc ask for huge pages, as the study does, in the torch processes too; false keeps the allocator
-            settings of the environment
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -162,7 +160,6 @@ class TextBench(TimedBench):
     seeds: int = 2
     batch_size: int = 128
     forms: list[Form] = dataclasses.field(default_factory=lambda: ["published", "masked", "packed"])
-    huge_pages: bool = True
     seconds: float = 4.0
     out: str = "runs/bench/text"
 
@@ -254,11 +251,9 @@ class DecoderBench(LayersBench):
     Args:
         architecture: gpt2, or bert with a causal mask
         repeats: measurements per side, at least 5; the sides take turns
-        huge_pages: let glibc ask for huge pages, on all sides; false keeps the allocator settings of the environment
     """
 
     architecture: Literal["gpt2", "bert"] = "gpt2"
-    huge_pages: bool = False
 
     def study_settings(self, layers: int, storage: Storage) -> layer_settings.Settings:
         """Return resolved settings of the study. Raises BadInput."""
@@ -277,7 +272,6 @@ class CausalBench(TimedBench):
         context: tokens of a block
         batch_size: blocks per step
         vocab_size: number of tokens
-        huge_pages: let glibc ask for huge pages, on both sides; false keeps the allocator settings of the environment
     """
 
     layers: int = 4
@@ -286,7 +280,6 @@ class CausalBench(TimedBench):
     context: int = 128
     batch_size: int = 8
     vocab_size: int = 4096
-    huge_pages: bool = False
     seconds: float = 4.0
     out: str = "runs/bench/causal"
 
@@ -328,7 +321,6 @@ class EncoderBench(TimedBench):
         data_dir: folder for prepared text (default: as for embedding_coupling.py)
         max_length: tokens in a packed row, and the longest sentence
         batch_rows: packed rows per step; a batch of the Trainer has as many sentences as these rows hold on average
-        huge_pages: let glibc ask for huge pages, on all sides; false keeps the allocator settings of the environment
     """
 
     corpus: list[str] = dataclasses.field(default_factory=list)
@@ -337,7 +329,6 @@ class EncoderBench(TimedBench):
     data_dir: str | None = None
     max_length: int = 64
     batch_rows: int = 32
-    huge_pages: bool = False
     seconds: float = 4.0
     out: str = "runs/bench/encoder"
 

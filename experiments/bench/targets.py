@@ -6,6 +6,7 @@ tunes nothing and plans no cuDNN kernels, since both need a GPU.
 
 import collections
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -41,9 +43,11 @@ from tiejax.lab.studies.exor.ensemble import build_ensemble as build_exor
 from tiejax.lab.studies.layer_tying.model import build as build_layered
 from tiejax.lab.studies.text_mlm import text as study_text
 from tiejax.lab.studies.text_mlm.ensemble import build_ensemble as build_text
+from tiejax.models import bert
 from tiejax.models.shapes import PUBLISHED_SHAPES
-from tiejax.pretraining.memory import Pretraining, shapes_of_step
+from tiejax.pretraining.masked_lm import MaskedLM
 from tiejax.system.visible import cut
+from tiejax.text.masking import MaskedRows, slots_for
 from tiejax.training.chunk import step_on_mesh
 from tiejax.training.placement import DATA, SEEDS
 from tiejax.tying.layer_ties import fixed_wiring
@@ -249,16 +253,27 @@ def encoder(devices: Sequence[Any]) -> Any:
 
 def rembert(devices: Sequence[Any]) -> Any:
     """Return a pre-training step of RemBERT at its published size in bfloat16, over all devices with one row each."""
-    published = PUBLISHED_SHAPES[-1]
-    pretraining = Pretraining(
-        published.shape, published.vocabulary, 512, devices=len(devices), rematerialise=True, dtype=jnp.bfloat16
+    published, length = PUBLISHED_SHAPES[-1], 512
+    model = bert.build(published.shape, published.vocabulary, length, rematerialise=True, dtype=jnp.bfloat16)
+    objective = MaskedLM(model, published.shape.coupled)
+    ensemble = training.Ensemble(
+        init=objective.init,
+        sample=lambda seed_key, step, masked: masked,
+        loss=objective.loss,
+        optimizer=training.make_optimizer("adamw", optax.constant_schedule(1e-3), 0.01),
+        ties=[],
+        arm_ties=np.zeros((1, 0), bool),
+        steps=1,
+        recorders={},
+        max_norm=1.0,
+        members=training.Scanned(),
+        devices=len(devices),
     )
-    ensemble, per_device = shapes_of_step(pretraining, len(devices))
-    all_devices = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((len(devices) * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else (), leaf.dtype),
-        per_device,
-    )
-    return traced_step(ensemble, devices, 1, all_devices)
+    number = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    rows, slots = len(devices), len(devices) * slots_for(length)
+    tokens, slot, weight = number((rows, length)), number((slots,)), jax.ShapeDtypeStruct((slots,), jnp.float32)
+    masked: Any = (tokens, tokens, number((rows,)), slot, slot, weight, number(()))
+    return traced_step(ensemble, devices, 1, MaskedRows(*masked))
 
 
 def causal(devices: Sequence[Any]) -> Any:

@@ -86,6 +86,7 @@ def test_floor_divides_work_by_rates():
     assert exor_floor(work, rates) == {"arithmetic": 1.0, "memory": 0.5}
 
 
+@pytest.mark.slow
 def test_device_rates_are_plausible():
     rates = device_rates()
     assert set(rates) == {"flops", "exponentials", "bytes"}

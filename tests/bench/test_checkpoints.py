@@ -52,6 +52,7 @@ def test_failing_command_is_an_error(tmp_path):
     assert "none: not found; a checkpoint is a folder" in error.value.output
 
 
+@pytest.mark.slow
 def test_memory_excludes_that_of_the_parent(tmp_path):
     array = np.ones(2**26)  # 512 MiB
     empty = measure_process([sys.executable, "-S", "-c", "pass"], tmp_path)

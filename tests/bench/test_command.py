@@ -74,7 +74,6 @@ def run_here(line, monkeypatch, capsys):
         ("encoder --repeats 4", ("--repeats", "at least 5")),
         ("encoder --batch_rows 0", ("--batch_rows", ">= 1")),
         ("encoder --max_length 2", ("--max_length", "3")),
-        ("encoder --huge_pages maybe", ("--huge_pages", "maybe")),
         ("transfer --repeats 4", ("--repeats", "at least 5")),
         ("checkpoints --commands []", ("--commands", "got []")),
         ("checkpoints --rows 0", ("--rows", ">= 1")),

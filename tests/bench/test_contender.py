@@ -6,6 +6,7 @@ import contenders
 import pytest
 
 from experiments.bench.contender import (
+    ALLOCATOR,
     Contender,
     Side,
     Work,
@@ -17,7 +18,6 @@ from experiments.bench.contender import (
 )
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.huge_pages import ALLOCATOR
 
 
 def test_rates_of_simultaneous_processes_add_up():

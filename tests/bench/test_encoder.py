@@ -37,6 +37,7 @@ def results_of(settings):
         return json.load(file)
 
 
+@pytest.mark.slow
 def test_forms_are_compared_separately(settings, monkeypatch, capsys):
     """Each side trains at a fixed rate per process, so at twice that rate with one model on each of two cores."""
     monkeypatch.setattr(environment, "cores", lambda: 2)

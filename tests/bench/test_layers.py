@@ -48,6 +48,7 @@ def test_results(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[-1] == f"results: {tmp_path / 'results.json'}"
 
 
+@pytest.mark.slow
 def test_loss_without_owners_equals_the_loss_of_the_study():
     """Untied, the hand-written scan and the study's model have the same loss and the same gradients."""
     settings = SETTINGS.study_settings(3, "compact")

@@ -20,6 +20,8 @@ from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.task import VARIANTS, EXor
 from tiejax.training import Recorder, train
 
+pytestmark = pytest.mark.slow
+
 LN2 = math.log(2)
 ZERO, ONE, PARITY, ACROSS = (0, 1), (2, 3), (4, 5), (0, 2)
 

@@ -69,6 +69,7 @@ def loss_of(attention, mask):
     return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MASKS)
 def test_values_and_gradients_match_the_formula(x64, name):
     mask = MASKS[name] if MASKS[name] is None else jnp.asarray(MASKS[name])
@@ -117,6 +118,7 @@ def test_gradient_by_finite_differences(x64):
         np.testing.assert_allclose((moved[0] - moved[1]) / (2 * step), slope, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_vmap_and_rematerialisation_do_not_change_results(x64):
     mask = jnp.asarray(MASKS["segments"])
     gradient = jax.grad(loss_of(attend, mask))

@@ -57,6 +57,7 @@ def encoder_of(causal=False, rematerialise=False):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("segments", "causal", "rematerialise"),
     [(False, False, False), (True, True, False), (True, False, True), (False, True, True)],

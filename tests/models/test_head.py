@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tiejax import models
 
@@ -30,6 +31,7 @@ def normed(x, norm):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * norm["scale"] + norm["bias"]
 
 
+@pytest.mark.slow
 def test_input_stage_adds_normalises_and_maps(x64):
     model = build(embed_width=EMBED)
     params = init(model)
@@ -41,6 +43,7 @@ def test_input_stage_adds_normalises_and_maps(x64):
     np.testing.assert_allclose(given, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_token_types_differ(x64):
     model = build()
     params, kinds = init(model), jnp.array([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]])
@@ -50,6 +53,7 @@ def test_token_types_differ(x64):
     np.testing.assert_allclose(given, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_head_maps_activates_normalises_and_scores(x64):
     model = build(head_width=HEAD)
     params = init(model)
@@ -63,6 +67,7 @@ def test_head_maps_activates_normalises_and_scores(x64):
     np.testing.assert_allclose(model.apply({"params": params}, states, method="transform"), x, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_layer_outputs_equal_those_of_shallower_models(x64):
     """The output of layer i equals that of a model of i layers with the same weights."""
     model = build(embed_width=EMBED)

@@ -123,6 +123,7 @@ ENCODERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 def test_state_at_one_position_equals_that_of_the_whole_sequence(name):
     """And so does its gradient; only the last layer computes less."""

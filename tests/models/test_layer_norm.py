@@ -67,6 +67,7 @@ def test_gradient_by_finite_differences(x64, axis):
     np.testing.assert_allclose((moved[0] - moved[1]) / (2 * step), slope, rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", AXES)
 def test_vmap_and_rematerialisation_do_not_change_results(x64, axis):
     loss = loss_of(normalise, axis)

@@ -47,6 +47,7 @@ def loop(params, x, owner, power=0.0):
     return centred / jnp.sqrt(jnp.mean(centred**2, -1, keepdims=True) + 1e-5) * final["scale"] + final["bias"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rematerialise", [False, True])
 @pytest.mark.parametrize("options", [{"lora_rank": 3}, {"residual_scale": -1.0}, {"lora_rank": 2, "residual_scale": -0.5}])
 def test_values_and_gradients_equal_the_loop(states, rematerialise, options):
@@ -73,6 +74,7 @@ def test_an_initial_adaptation_changes_no_bit(states):
     assert sizes == {"qkv": (4, 8, 3), "out": (4, 8, 3), "feed_forward_in": (4, 8, 3), "feed_forward_out": (4, 16, 3)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.float64, 1e-12)])
 def test_full_rank_reproduces_separate_layers(states, dtype, tolerance):
     params = drawn(model_of(), states)
@@ -86,6 +88,7 @@ def test_full_rank_reproduces_separate_layers(states, dtype, tolerance):
         np.testing.assert_allclose(again, free, atol=tolerance, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1, 3, 8])
 def test_conversion_is_the_closest_of_its_rank(states, rank):
     """The mean of the layers that share, and of the rest all singular values but the largest `rank` are lost."""

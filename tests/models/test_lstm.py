@@ -37,6 +37,7 @@ def arrays(directions, *members, length=LENGTH):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unrolled", [False, True])
 @pytest.mark.parametrize(("directions", "length"), [(1, LENGTH), (2, LENGTH), (2, 1)])
 def test_states_and_gradients_match_the_equations(directions, length, unrolled):
@@ -49,6 +50,7 @@ def test_states_and_gradients_match_the_equations(directions, length, unrolled):
             np.testing.assert_allclose(gradient, right, rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_vmap_does_not_change_results():
     with jax.enable_x64(True):
         x, weights, seen = arrays(2, 3)

@@ -56,6 +56,7 @@ def packed():
     return jnp.asarray(tokens), jnp.asarray(segments), [jnp.asarray(one) for one in sentences]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS)
 def test_packed_sentences_are_encoded_as_if_alone(x64, options):
     model = build(**OPTIONS[options])
@@ -79,6 +80,7 @@ def test_positions_restart_in_every_segment():
     )
 
 
+@pytest.mark.slow
 def test_only_learned_positions_see_the_order(x64):
     _, _, sentences = packed()
     sentence, turned = sentences[1][None], sentences[1][::-1][None]
@@ -90,6 +92,7 @@ def test_only_learned_positions_see_the_order(x64):
         assert (float(jnp.abs(one - other).max()) > 1e-3) == sees
 
 
+@pytest.mark.slow
 def test_rematerialisation_does_not_change_gradients(x64):
     tokens, segments, _ = packed()
     found = []
@@ -104,6 +107,7 @@ def test_rematerialisation_does_not_change_gradients(x64):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=0, atol=1e-12), *found)
 
 
+@pytest.mark.slow
 def test_half_precision_computes_in_it_with_float32_parameters():
     tokens, segments, _ = packed()
     exact, half = build(), build(dtype=jnp.bfloat16)

@@ -14,6 +14,7 @@ def plain_loss(states, table, target, weight, bias=0):
     return -jnp.sum(weight * logs[jnp.arange(len(target)), target]), logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 1, 4, 7, 20])
 @pytest.mark.parametrize("biased", [False, True])
 def test_predictions_and_gradients_of_a_plain_softmax(x64, chunk, biased):
@@ -48,6 +49,7 @@ def test_uniform_predictions(x64):
     assert predicted.correct.all()
 
 
+@pytest.mark.slow
 def test_vmap_over_members(x64):
     rng = np.random.default_rng(3)
     states, table = jnp.asarray(rng.standard_normal((3, 10, 4))), jnp.asarray(rng.standard_normal((3, 12, 4)))

@@ -33,6 +33,7 @@ def loss_of(objective, stored):
     return jax.jit(jax.vmap(lambda _: objective.loss(stored, MASKED, None)[0], axis_name="data"))(jnp.zeros(1))[0]
 
 
+@pytest.mark.slow
 def test_loss_from_the_logits_of_the_model(x64):
     shape = Shape(4, 12, 8, 2, 2)
     objective = build(shape, False)

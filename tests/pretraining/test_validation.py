@@ -72,6 +72,7 @@ def test_validation_on_a_whole_split(packed):
     assert packed or (held_out.lengths[-1] > 0).tolist() == [True] * 5 + [False] * 2
 
 
+@pytest.mark.slow
 def test_losses_by_bucket_against_a_loop():
     held_out = held_out_rows(stream(), BATCHES, plan(rows=5, mesh=1))
     counts, nats, right = np.zeros(BUCKETS), np.zeros(BUCKETS), np.zeros(BUCKETS)

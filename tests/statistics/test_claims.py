@@ -46,6 +46,7 @@ def families(draw):
     return claims
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(families(), st.sampled_from([1, 3]))
 def test_a_claim_is_decided_exactly_if_its_adjusted_interval_says_so(claims, looks):
@@ -55,6 +56,7 @@ def test_a_claim_is_decided_exactly_if_its_adjusted_interval_says_so(claims, loo
     assert json.loads(json.dumps(rows)) == rows
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.lists(families(), min_size=1, max_size=3), st.sampled_from([1, 3]))
 def test_verdicts_of_several_studies_are_those_of_each(studies, looks):

@@ -24,6 +24,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SMALL, ids=lambda setting: f"{setting.name}, {setting.seeds}")
 def test_few_studies_without_an_effect_have_a_verdict(setting):
     count = false_verdicts(setting, STUDIES, seed=1)

@@ -95,12 +95,14 @@ def test_intervals_are_the_means_that_are_not_rejected(d, alpha):
     assert_inverted(d, alpha)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(TENTHS, st.sampled_from([0.3, 0.05, 0.001, 1e-5]))
 def test_intervals_from_random_flips_are_the_means_that_are_not_rejected(d, alpha):
     assert_inverted(d, alpha)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(TENTHS, st.sampled_from([0.3, 0.05, 0.005]))
 def test_an_interval_excludes_a_tied_mean_exactly_if_it_is_rejected(d, alpha):
@@ -113,6 +115,7 @@ def test_an_interval_excludes_a_tied_mean_exactly_if_it_is_rejected(d, alpha):
         assert (flips.below(mean) <= alpha) == (mean > high)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(TENTHS)
 def test_random_flips_are_counted_as_in_numpy(d):
@@ -192,6 +195,7 @@ def test_intervals_cover_the_mean_of_symmetric_differences():
     assert 0.906 < covered <= 1
 
 
+@pytest.mark.slow
 def test_simultaneous_band_covers_the_whole_curve():
     rng = np.random.default_rng(3)
     truth = np.linspace(-1, 1, 6)

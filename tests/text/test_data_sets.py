@@ -185,6 +185,7 @@ def catalogue(folder: Path, host: str, needed: str = "") -> dict[str, str]:
     return {"PYTHONPATH": f"{folder / 'code'}:{ROOT}"}
 
 
+@pytest.mark.slow
 def test_download_and_preparation_without_tensorflow_or_temporary_files(tmp_path):
     (temporary := tmp_path / "temporary").mkdir()
     with serving(tmp_path / "site") as host:

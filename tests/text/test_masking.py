@@ -113,6 +113,7 @@ def test_draws_of_a_row_do_not_depend_on_the_other_rows():
         np.testing.assert_array_equal(own.slot[own.weight > 0], wanted)
 
 
+@pytest.mark.slow
 def test_masked_tokens_without_a_slot_are_counted():
     tokens, segments = rows()
     key = jax.random.key(5)

@@ -3,11 +3,13 @@
 import socket
 import time
 
+import pytest
 from corpora import closed_port, serving
 
 from tiejax.text.network import reachable
 
 
+@pytest.mark.slow
 def test_reachable_within_the_time_limit(tmp_path):
     with serving(tmp_path) as host:
         assert reachable(host)

@@ -196,6 +196,7 @@ def test_errors_name_the_setting(split_corpus, tmp_path):
     refused("tokenizer: the vocabulary has no end-of-text token", tokenizer=str(tmp_path / "vocab.txt"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (WIKITEXT.is_dir() and GPT2.is_dir()), reason="shared/data/wikitext-2 or gpt2 is missing")
 def test_wikitext_2_with_the_tokens_of_gpt2(tmp_path):
     """Against the number of words given by the authors of WikiText, and the tokens of the whole text encoded at once."""

@@ -407,6 +407,7 @@ def load_elsewhere(name: str, **env: str) -> Ended:
     return end(start_python("-c", textwrap.dedent(code), name, env=settings | env), timeout=15)
 
 
+@pytest.mark.slow
 def test_names_of_the_hub(tmp_path):
     Hub.content = tokenization.train(lambda: TEXT, 40).to_str().encode()
     size = len(json.loads(Hub.content)["model"]["vocab"])

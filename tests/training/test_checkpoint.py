@@ -321,6 +321,7 @@ def test_reader_retries_if_a_checkpoint_is_pruned_meanwhile(pair, tmp_path, monk
     assert steps(folder.parent) == [30, 40]
 
 
+@pytest.mark.slow
 def test_system_errors_name_the_checkpoint(tmp_path):
     """With a limit on file sizes in place of a full disk; the checkpoint before stays, and can be restored."""
     code = """

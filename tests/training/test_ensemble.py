@@ -48,6 +48,7 @@ def test_arms_of_a_seed_start_equal():
     jax.tree.map(np.testing.assert_array_equal, tied, untied)
 
 
+@pytest.mark.slow
 def test_seeds_differ_in_every_random_quantity():
     ensemble = build_ensemble(config(model="lstm", batch_size=50))
     params = ensemble.start([0, 1]).state.params
@@ -280,6 +281,7 @@ def test_chunks_of_any_length_use_one_compilation():
     jax.tree.map(np.testing.assert_array_equal, members.state, whole.members.state)
 
 
+@pytest.mark.slow
 def test_chunks_fit_the_record_buffers():
     settings = config(seeds=1, steps=1000, record_every=2, exact_every=1000)
     ensemble = light(settings)
@@ -327,6 +329,7 @@ def test_restarting_recorder_over_several_chunks():
     np.testing.assert_allclose(found["x"][:, 0, 0], 0.9 ** found["step"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_record_of_step_t_follows_t_updates():
     settings = config(seeds=1, steps=3, record_every=1, exact_every=3)
     ensemble, trained = run(settings)
@@ -340,6 +343,7 @@ def test_record_of_step_t_follows_t_updates():
     np.testing.assert_allclose(trained.records["record"]["distance_input"][:, 0, 0, 0], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_non_finite_member_does_not_affect_others():
     settings = config(seeds=3)
     ensemble = light(settings)
@@ -361,6 +365,7 @@ def test_non_finite_member_does_not_affect_others():
     assert finite[:, [seed for seed, _ in others], [arm for _, arm in others]].all()
 
 
+@pytest.mark.slow
 def test_tied_leaves_stay_bitwise_equal():
     settings = config(steps=200)
     ensemble = light(settings)
@@ -405,6 +410,7 @@ def test_an_optimizer_that_would_count_a_tied_pair_twice_is_refused():
     jax.eval_shape(ensemble.step, seed_keys([0]), ensemble.start([0]).state, jnp.int32(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"dropout": 0.3}, {"optimizer": "adam"}, {"schedule": "constant"}, {"batch_size": 40},
                                     {"weight_decay": 0.0}, {"activation": "relu"}, {"max_norm": 0.1}])  # fmt: skip
 def test_every_option_changes_the_trajectory(change):

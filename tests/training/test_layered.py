@@ -248,6 +248,7 @@ def test_layered_adamw_equals_optax_with_counts_per_slot(x64):
     np.testing.assert_array_equal(other.stack_state.mu["w"][1], state.stack_state.mu["w"][1])
 
 
+@pytest.mark.slow
 def test_frozen_layers_do_not_change(published):
     compact, _ = published
     ties = tying.choose(tying.start_ties(LAYERS, "frozen-random", "published"), 2, 2, "published")

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from tiejax import models, tying
 from tiejax.models import gpt2
@@ -28,6 +29,7 @@ def initial(key, owners):
     return params
 
 
+@pytest.mark.slow
 def test_steps_equal_those_of_optax():
     layered = Layered(
         initial,

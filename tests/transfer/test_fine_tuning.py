@@ -82,6 +82,7 @@ def test_mean_of_segments(x64):
     np.testing.assert_allclose(means[0], [[2, 3]] * 3 + [[7, 8]] * 2)
 
 
+@pytest.mark.slow
 def test_loss_is_the_mean_over_labels(x64, data):
     model = bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, "classification", LABELS)
@@ -98,6 +99,7 @@ def test_loss_is_the_mean_over_labels(x64, data):
     np.testing.assert_allclose(loss[1]["accuracy"][0], np.mean(right), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_confusion_against_a_loop(data):
     model = bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, "classification", LABELS)
@@ -167,6 +169,7 @@ def test_training_equals_a_plain_loop(x64, data):
         np.testing.assert_allclose(np.asarray(one)[0, 0], other, atol=2e-8)
 
 
+@pytest.mark.slow
 def test_frozen_encoder_is_unchanged(data):
     ensemble, trained = run(data, [4], [0], np.array([[1e-2]]), kind="layer_mix")
     before, after = ensemble.start_from.params, trained.members.state.params
@@ -174,6 +177,7 @@ def test_frozen_encoder_is_unchanged(data):
     assert np.abs(np.asarray(after["head"]["mix"]["weights"])).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_dropped_layers(x64):
     shapes = SHAPE, dataclasses.replace(SHAPE, layers=1)
     model, smaller = (bert.build(shape, VOCABULARY, LENGTH) for shape in shapes)

@@ -171,6 +171,7 @@ def test_unknown_choices():
         tying.retie(OPTIMIZER, full(), OPTIMIZER.init(full()), TIE, keep="both")
 
 
+@pytest.mark.slow
 def test_ten_leaves_at_most_are_listed():
     """Of 2,000 leaves, the nearest: those whose names share most with the pattern or path."""
     for tie in (Tie("layer_1234/kernels/*", "x/*"), Tie("layer_0/kernel", "layer_1234/kernels*")):

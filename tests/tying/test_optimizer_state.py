@@ -69,6 +69,7 @@ def test_row_and_column_moments_of_adafactor_against_numpy(x64, width):
     np.testing.assert_allclose(again.v_col["in"], column["in"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_reductions_of_three_axes_follow_a_transpose_of_the_last_two(x64):
     optimizer = optax.scale_by_factored_rms(min_dim_size_to_factor=2)
     for shape in [(2, 3, 3), (5, 3, 2), (5, 2, 3), (3, 3, 2), (3, 2, 3), (3, 3, 3)]:

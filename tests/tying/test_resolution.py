@@ -117,6 +117,7 @@ def assert_equal(full, flat, roots):
     jax.tree.map(np.testing.assert_array_equal, full, nested(wanted))
 
 
+@pytest.mark.slow
 def test_random_trees():
     """Stored parameters have None at the targets only; every view gives each target its root's values, in every form."""
     for flat, ties, roots in cases(60):

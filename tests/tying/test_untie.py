@@ -93,6 +93,7 @@ def assert_equal_trees(one, other, tolerance=1e-12):
 CASES = [("copy", "target"), ("zero", "target"), ("zero", "source"), ("zero-keep-count", "target"), ("split", "target")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "new"), CASES)
 def test_both_forms_agree(x64, policy, new):
     """A table stored once and untied, and two switched tables, before and after the split."""

@@ -100,6 +100,7 @@ def test_states_that_cannot_be_resized():
         resize_state(flat, flat.init(stored), stored, view(stored, TIE))
 
 
+@pytest.mark.slow
 def test_frozen_rows():
     """The recipe of docs/tying.md, against a model whose table is a constant part and a trained part."""
     params = full(rows=5)

@@ -1,11 +1,12 @@
 """The command `tiejax NAME`, which starts every study and tool of the package."""
 
+import functools
 import importlib.metadata
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
-from tiejax.lab.commands import studies
+from tiejax.lab.commands.studies import load
 from tiejax.lab.runs import launch
 from tiejax.lab.settings import completion
 from tiejax.lab.settings.command_line import STATUS, BadInput, CommandLine, nearest, run_main
@@ -64,39 +65,27 @@ def _runs() -> Tool:
     return Tool(runs.main, runs.Settings, runs.COMMAND)
 
 
-def _bench() -> Tool:
-    try:
-        from experiments.bench import command
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "experiments":
-            raise
-        raise BadInput(
-            "bench: the benchmarks are not part of the installed package; clone the repository and run experiments/bench.py"
-        ) from None
-    return Tool(command.main)
-
-
-COMMANDS = {
-    "exor": Command("compare tied with untied models on a synthetic task where tying must help or hurt", studies.exor),
-    "untying": Command("train models that are tied first and untied later on the task of exor", studies.untying),
-    "text-mlm": Command("compare tied with untied models on text with planted synonyms of common words", studies.text_mlm),
-    "layer-tying": Command("let an agent tie and untie the layers of a model while it trains", studies.layer_tying),
-    "embedding-coupling": Command(
-        "compare encoders with input and output embeddings of different widths",
-        studies.embedding_coupling,
-    ),
-    "causal-untying": Command("train causal language models that are tied first and untied later", studies.causal_untying),
-    "diagnose": Command("measure how similar the input and output embeddings of a checkpoint are", studies.diagnosis),
-    "theory": Command("minimise the loss of trained models of exor without weight decay, to check a theorem", studies.theory),
+# The studies by their names in commands: their names in run directories, and what they do.
+STUDIES = {
+    "exor": ("exor", "compare tied with untied models on a synthetic task where tying must help or hurt"),
+    "untying": ("untying", "train models that are tied first and untied later on the task of exor"),
+    "text-mlm": ("text_mlm", "compare tied with untied models on text with planted synonyms of common words"),
+    "layer-tying": ("layer_tying", "let an agent tie and untie the layers of a model while it trains"),
+    "embedding-coupling": ("embedding_coupling", "compare encoders with input and output embeddings of different widths"),
+    "causal-untying": ("causal_untying", "train causal language models that are tied first and untied later"),
+    "diagnose": ("diagnosis", "measure how similar the input and output embeddings of a checkpoint are"),
+    "theory": ("theory", "minimise the loss of trained models of exor without weight decay, to check a theorem"),
+    "compare": ("comparison", "compare finished runs of one study (exor, untying, ...)"),
+}
+TOOLS = {
     "check": Command("check that checkpoints store what their configurations say about tying", _check),
     "tie": Command("write a tied copy of an untied checkpoint, and report how much its logits change", _tie),
     "untie": Command("write an untied copy of a tied checkpoint", _untie),
     "factorise": Command("write embedding tables as products of narrow factors, and list what each rank saves", _factorise),
     "share": Command("convert a trained model of layer-tying to shared layers with low-rank adaptations", _share),
-    "compare": Command("compare finished runs of one study (exor, untying, ...)", studies.comparison),
     "runs": Command("list the run directories under a folder, with their results", _runs),
-    "bench": Command("benchmark this machine (needs a checkout of the repository)", _bench),
 }
+COMMANDS = {name: Command(text, functools.partial(load, study)) for name, (study, text) in STUDIES.items()} | TOOLS
 
 
 def main() -> NoReturn:
@@ -148,10 +137,7 @@ def completion_script(argv: Sequence[str]) -> str:
 
 def _words(name: str) -> completion.Words:
     """Return the words that complete a command."""
-    try:
-        command = COMMANDS[name].load()
-    except BadInput:  # a command that is not installed
-        return completion.Words([], {})
+    command = COMMANDS[name].load()
     if isinstance(command, Study):
         return completion.words(command.settings, command.command)
     if command.settings is None or command.line is None:

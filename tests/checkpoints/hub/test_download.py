@@ -48,6 +48,7 @@ def tiejax(environment, *argv, cwd):
     return subprocess.run(command, env=os.environ | path | environment, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_check_downloads_the_tables_only(hub, tmp_path):
     _, environment, asked = hub
     ended = tiejax(environment, "check", ID, "--json", cwd=tmp_path)
@@ -97,6 +98,7 @@ def test_tie_writes_a_model_card(hub, tmp_path):
     assert f"these tensors are no longer stored: `{HEAD}`" in card
 
 
+@pytest.mark.slow
 def test_no_such_model_and_no_network(hub, tmp_path):
     _, environment, _ = hub
     for name, more in (("some-org/none", {}), (ID, {"HF_ENDPOINT": "http://127.0.0.1:9"})):
@@ -202,6 +204,7 @@ def test_diagnose_an_unknown_architecture_by_named_tables(served, tmp_path):
     assert shards(handler.asked) == ["a.safetensors", "b.safetensors"]
 
 
+@pytest.mark.slow
 def test_table_that_is_not_in_the_cache(served, tmp_path):
     """The configuration and the index alone are in the cache."""
     folder, environment, _ = served

@@ -55,6 +55,7 @@ def run(environment, cwd, *argv):
     return end(start_python("-m", "tiejax", *argv, env=environment, cwd=cwd))
 
 
+@pytest.mark.slow
 def test_check_refuses_invalid_answers(cases, tmp_path):
     found, environment, home = cases
     ended = run(environment, tmp_path, "check", *found, ID)
@@ -72,6 +73,7 @@ def test_check_refuses_invalid_answers(cases, tmp_path):
     assert not any(name.startswith(("outside", "aaa")) or "\\" in name for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["0", "9"])
 def test_commands_refuse_in_one_line(cases, tmp_path, number):
     _, environment, _ = cases

@@ -181,6 +181,7 @@ def test_old_names_and_tensors_of_other_tasks_are_kept(tmp_path):
     assert_same(saved_again(tmp_path, loaded), written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_dtypes(tmp_path, dtype):
     written = tensors("bert", tied=False, dtype=dtype)

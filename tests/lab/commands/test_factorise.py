@@ -109,6 +109,7 @@ def test_rank_that_saves_nothing_is_a_warning(tmp_path, capsys):
     assert "warning: rank 6 takes no fewer bytes than the tables do now" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_wide_table_of_one_row_needs_no_gram_matrix(tmp_path):
     """A Gram matrix would take 8 GiB; the limit here is 2 GiB."""
     folder = checkpoint(tmp_path / "c", {EMBED: values(1, 2**15)}, TIED | {"vocab_size": 1})
@@ -154,6 +155,7 @@ def test_budget_is_written_before_a_failing_write(tmp_path, monkeypatch):
     assert (tmp_path / "out-budget" / "budget.json").exists()
 
 
+@pytest.mark.slow
 def test_killed_process_leaves_no_partial_folder(tmp_path):
     folder = tied(tmp_path / "c", big=np.zeros((6000, 6000), np.float32))
     more = ("--rank", 2, "--report", tmp_path / "report")

@@ -150,7 +150,6 @@ def arguments(here):
         "share": [[path, "--map", "all-one"] for path in runs],
         "compare": [[here / "run", path] for path in unread],
         "runs": [[path] for path in unread],
-        "bench": [["statistics", "--out", path] for path in written],
     }
     for name, small in SMALL.items():
         own = ["--corpus", text, "--data_dir", here / "locked"] if name in ON_TEXT else []

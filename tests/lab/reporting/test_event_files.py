@@ -38,6 +38,7 @@ def test_a_resumed_run_replaces_the_points_of_a_killed_run(tmp_path, seconds):
     assert points(tmp_path) == {"loss": [(0, 1.0), (50, 51.0), (150, 151.0)]}
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_of_the_call(tmp_path):
     """And neither a thread that ends, nor a process that waits for it."""
     code = """
@@ -57,6 +58,7 @@ except OSError as error:
     assert (ended.returncode, ended.stdout) == (0, "File too large\n"), ended.stderr
 
 
+@pytest.mark.slow
 def test_event_files_do_not_import_tensorflow():
     code = "import sys, tiejax.lab.reporting.event_files; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ TINY = ["--seeds", "1", "--steps", "20", "--bits", "3", "--record_every", "10", 
 def home(tmp_path, monkeypatch):
     """A cache directory of the user, separate from that of the tests."""
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    monkeypatch.delitem(sys.modules, "jax")  # whose configuration would change too
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 

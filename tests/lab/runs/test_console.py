@@ -193,6 +193,7 @@ with c.preparing() as progress:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [30, 60, 120])
 def test_a_bar_fits_the_terminal(columns):
     lines = [line.rstrip() for line in rows(pty_output([sys.executable, "-c", BAR], columns)) if line.strip()]

@@ -27,6 +27,7 @@ print(os.environ["XLA_FLAGS"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", ["", "--xla_cpu_enable_fast_math=false"])
 def test_xla_reads_every_flag(flags):
     ended = end(start_python("-c", READ_BACK, env={"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}))

@@ -123,6 +123,7 @@ def test_second_process(here, refused, finished):
     RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), not finished, finished).release()
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_during_a_run(here, refused):
     """Of two processes that start at the same time in a new directory, one runs; the other and all later ones are refused."""
     both = [start("--seeds", 1, "--steps", 100_000, "--out", "run", cwd=here) for _ in range(2)]

@@ -19,7 +19,7 @@ from tiejax.lab.settings.sizes import MOST, MOST_STEPS, Need, check_disk, check_
 
 NAMES = ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling")
 BLOCKWISE = ("causal_untying",)  # whose memory does not grow with the state of all seeds
-STUDIES = {name: studies.STUDIES[name]() for name in (*NAMES, *BLOCKWISE)}
+STUDIES = {name: studies.load(name) for name in (*NAMES, *BLOCKWISE)}
 SHAPE = (
     "{a: {embed_in: 8, embed_out: 8, width: 8, layers: 2, heads: 2}, "
     "big: {embed_in: %s, embed_out: 8, width: %s, layers: %s, heads: 1}}"
@@ -301,7 +301,7 @@ import sys
 from tiejax.lab.runs import resume
 from tiejax.lab.commands import studies
 for name in ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling"):
-    study = studies.STUDIES[name]()
+    study = studies.load(name)
     study.sizes.need(resume.parsed(study, []).settings)
 print(sorted({"jax", "jaxlib", "flax", "optax", "orbax", "scipy"} & set(sys.modules)))
 """

@@ -45,7 +45,7 @@ def set_variable(name: str, value: int | float | str | bool) -> None:
 
     The number of devices cannot be changed once they have started.
     """
-    os.environ[name] = str(value)
+    os.environ[name] = str(value).lower() if isinstance(value, bool) else str(value)
     if (jax := sys.modules.get("jax")) is not None:
         with contextlib.suppress(RuntimeError):
             jax.config.update(name.lower(), value)

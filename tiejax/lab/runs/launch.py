@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tiejax.lab.runs import cluster_environment, compiled, environment, huge_pages, resume
+from tiejax.lab.runs import cluster_environment, compiled, environment, resume
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched, claim, prepare
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, refused
-from tiejax.lab.settings.study import Study
+from tiejax.lab.settings.study import Study, function_of
 
 
 def open_study(study: Study) -> NoReturn:
@@ -26,8 +26,6 @@ def main(study: Study, argv: Sequence[str]) -> int:
     """
     if study.answers and (status := _answer(study, argv)) is not None:
         return status
-    if study.huge_pages:
-        huge_pages.restart()
     if "--deterministic" in argv:
         environment.add_flags("--xla_gpu_deterministic_ops=true")
     environment.check_flags()
@@ -47,7 +45,7 @@ def main(study: Study, argv: Sequence[str]) -> int:
         return 0
     try:
         with launched.tracker:
-            return study.run(launched, console)
+            return int(function_of(study.run)(launched, console))
     except (BadInput, OSError) as error:
         resumable = "resume" in launched.switches and launched.run is not None
         then = "continue with the same command and --resume" if resumable else "run it again"
@@ -75,5 +73,5 @@ def _answer(study: Study, argv: Sequence[str]) -> int | None:
             environment.check_flags()
             environment.check_variables()
             environment.check_platforms()
-            return answer(resolved, Console(switches["quiet"]))
+            return int(function_of(answer)(resolved, Console(switches["quiet"])))
     return None

@@ -8,7 +8,7 @@ from tiejax.lab.runs.manifest import settings_of
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.sizes import check_address_space, check_disk, check_memory
-from tiejax.lab.settings.study import Study
+from tiejax.lab.settings.study import Study, function_of
 
 
 class Launched(NamedTuple):
@@ -57,7 +57,7 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
         environment.check_platforms()
     prepared = None
     if study.prepare is not None:
-        prepared = study.prepare(settings, Console(switches["quiet"], silent=not first), resuming)
+        prepared = function_of(study.prepare)(settings, Console(switches["quiet"], silent=not first), resuming)
     return Launched(settings, switches, request.command, None, first, False, prepared)
 
 

@@ -6,7 +6,6 @@ and bad input is reported in one line that names the option or the file, with ex
 
 import argparse
 import contextlib
-import contextvars
 import dataclasses
 import difflib
 import errno
@@ -61,9 +60,6 @@ ADVICE = {
     errno.EROFS: "allow writing",
     errno.EBADF: "open it",
 }
-
-# Whether this process was started as a command, so that it may be replaced by another (see `huge_pages.restart`).
-AS_COMMAND = contextvars.ContextVar("AS_COMMAND", default=False)
 
 
 class BadInput(Exception):
@@ -362,7 +358,8 @@ def _renamed(config_class: type, values: Mapping[str, Any], originals: Mapping[s
     originals: the values as they were read, which decide what a field of an earlier version says.
     """
     renamed: Mapping[str, tuple[str, Mapping[Any, Any]]] = getattr(config_class, "RENAMED", {})
-    kept = {name: value for name, value in values.items() if name not in renamed}
+    removed = [name for name in getattr(config_class, "REMOVED", ()) if values.get(name) is None]
+    kept = {name: value for name, value in values.items() if name not in renamed and name not in removed}
     for old, (new, meanings) in renamed.items():
         if old in originals:
             if not isinstance(originals[old], bool):
@@ -509,7 +506,6 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     Both are reported in one line on standard error; only errors in tiejax itself show a traceback. It is an error of the
     operating system if output cannot be written, because standard output is closed or its reader has exited.
     """
-    AS_COMMAND.set(True)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns in several lines if it cannot write its cache
     os.environ["MPLBACKEND"] = "agg"  # figures are only written to files; matplotlib cannot be imported with an unknown one
     _open_standard_error()

@@ -1,6 +1,7 @@
 """A study as a command: its settings, its command line and the functions that run it."""
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -18,6 +19,18 @@ SWITCHES = {
 }
 
 
+Entry = str | Callable[..., Any]  # a function, or "module:name" of one, whose module is imported when it is called
+
+
+def function_of(entry: Entry) -> Callable[..., Any]:
+    """Return the function of an entry point."""
+    if not isinstance(entry, str):
+        return entry
+    module, _, name = entry.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
 class Sizes(Protocol):
     """The module `sizes.py` of a study, which counts memory and disk in closed form and loads no jax."""
 
@@ -31,7 +44,7 @@ class Sizes(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A study as a command. Its settings load no jax; functions that need jax import it when they are called.
+    """A study as a command. Its settings load no jax; functions that need jax are named as "module:name" (`Entry`).
 
     Args:
         name: the study's name in a run directory
@@ -49,23 +62,21 @@ class Study:
         answers: switch or setting -> function `(settings, console)` -> exit status that prints something instead of running
         device_a_core: whether a run with these settings treats every CPU core as a device, unless the environment decides
         shares_devices: whether a run with these settings shares devices with processes that it starts
-        huge_pages: whether runs ask for huge pages
         any_platform: whether a run with these settings computes on the platform of jax that the environment names
     """
 
     name: str
     settings: type[Any]
     command: CommandLine
-    run: Callable[[Any, Any], int]
+    run: Entry
     may_change: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
     appends: bool = False
     sizes: Sizes | None = None
-    prepare: Callable[[Any, Any, bool], Any] | None = None
+    prepare: Entry | None = None
     claims_at_end: bool = False
     single_process: bool = False
-    answers: Mapping[str, Callable[[Any, Any], int]] = dataclasses.field(default_factory=dict)
+    answers: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
     device_a_core: Callable[[Any], bool] = lambda settings: True
     shares_devices: Callable[[Any], bool] = lambda settings: False
-    huge_pages: bool = False
     any_platform: Callable[[Any], bool] = lambda settings: True

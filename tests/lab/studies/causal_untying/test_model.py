@@ -64,6 +64,7 @@ def test_a_longer_run_begins_as_the_others_do():
     assert at == pytest.approx({240: 1, 359: 1, 360: 1, 405: 0.5, 449: 1 / 90})
 
 
+@pytest.mark.slow
 def test_the_input_table_of_the_factorised_model_has_half_the_width():
     arm = next(arm for arm in plan.exploratory(SETTINGS.forks) if arm.factorised)
     objective = Objective(build_model(SETTINGS, 60, arm), np.zeros(60, np.int32), 1)
@@ -118,6 +119,7 @@ def test_loss_and_gradients_are_those_of_transformers(tied):
         np.testing.assert_allclose(ours[name], gradient, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_sums_by_bucket_are_those_of_the_logits():
     objective = Objective(build_model(SETTINGS, 60, ARMS["never-equal"]), np.arange(60, dtype=np.int32) % 3, 3)
     params = objective.init(jax.random.key(1))
@@ -199,6 +201,7 @@ def test_excess_losses_are_summed_by_kind():
         assert sums["choices"][number] == (kind == number).sum()
 
 
+@pytest.mark.slow
 def test_distances_of_pairs_are_recorded():
     objective = Objective(build_model(SETTINGS, 60, ARMS["never-equal"]), np.zeros(60, np.int32), 1, np.array([[1, 2], [5, 3]]))
     params = objective.init(jax.random.key(1))

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy.spatial.distance import jensenshannon
 
 from tiejax.lab.studies.causal_untying.model import Objective, build_model
@@ -52,6 +53,7 @@ def test_contexts_have_both_words_at_their_place():
     assert found.weight[2].sum() == 0
 
 
+@pytest.mark.slow
 def test_distances_are_those_of_loops():
     model = build_model(SETTINGS, 40, next(arm for arm in SETTINGS.arms if arm.name == "never-equal"))
     objective = Objective(model, np.zeros(40, np.int32), 1)

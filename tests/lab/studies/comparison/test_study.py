@@ -182,6 +182,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, runs):
 NAMES = ("\x1b[31m\x07", r"$\frac$", "$x$", "_one", "\udcff", "\u65e5\u672c", "a\nb", "\u202eb", r"\$")
 
 
+@pytest.mark.slow
 def test_names_of_runs_are_shown_as_they_are(tmp_path, capsys, drawn):
     """Control characters, mathematics, letters without a glyph, and a name that is not UTF-8; warnings are errors here."""
     results = body(claim("$x_{$", "supported"), claim("$y$", "undecided"), claim("$z", "undecided"))

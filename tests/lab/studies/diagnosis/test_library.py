@@ -12,6 +12,8 @@ from tiejax import lab
 from tiejax.lab.runs.launch import main
 from tiejax.lab.studies.diagnosis.settings import STUDY
 
+pytestmark = pytest.mark.slow
+
 
 def assert_same_except_time(results, written):
     assert {**results, "seconds": 0} == {**written, "seconds": 0}

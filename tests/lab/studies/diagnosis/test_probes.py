@@ -1,11 +1,13 @@
 """Probes of EXor models: exact contexts, or a sample of many."""
 
 import numpy as np
+import pytest
 
 from tiejax.lab.studies.diagnosis import probes
 from tiejax.lab.studies.exor.task import VARIANTS, EXor
 
 
+@pytest.mark.slow
 def test_many_contexts_are_sampled():
     few = probes.exor_probes(EXor(7, *VARIANTS["main"]), ordered=True)
     assert few.tokens.shape == (probes.MOST_CONTEXTS, 8)

@@ -15,6 +15,8 @@ from tiejax.lab.studies.diagnosis.settings import STUDY, Settings
 from tiejax.lab.studies.exor import contexts, ensemble
 from tiejax.lab.studies.exor.task import VARIANTS, EXor
 
+pytestmark = pytest.mark.slow
+
 
 def opened(run):
     return open_run(Settings(checkpoint=str(run)), Console(quiet=True))

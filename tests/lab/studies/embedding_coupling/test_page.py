@@ -52,6 +52,7 @@ def metrics():
     return {"shapes": np.array(list(DEFAULT_SHAPES)), "validation_step": step, "validation_loss": losses}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("drawn")
 def test_all_figures_are_pictures_with_captions(body, metrics, tmp_path):
     drawn = figures.plot_all(body, DEFAULT_SHAPES, metrics)

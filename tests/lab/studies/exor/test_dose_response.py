@@ -13,6 +13,8 @@ from tiejax.lab.studies.exor.dose_response import analyse_doses, slopes
 from tiejax.lab.studies.exor.settings import STUDY
 from tiejax.lab.studies.exor.symbols import Symbols
 
+pytestmark = pytest.mark.slow
+
 
 def test_slopes_against_polyfit():
     rng = np.random.default_rng(0)

@@ -129,6 +129,7 @@ def test_settings_and_model_agree_on_the_fast_engine(fields):
         assert settings.engine == "plain"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arm", [TABLES, {"output_bias": True}, {"softmax": "asked"}, {"gradient_weights": [4.0, 1.0]}], ids=str
 )
@@ -159,6 +160,7 @@ def test_tied_tables_train_as_one_stored_table(x64, arm):
                 np.testing.assert_allclose(found[name][leaf][0, 1], expected, rtol=1e-9, atol=1e-12, err_msg=f"{name}/{leaf}")
 
 
+@pytest.mark.slow
 def test_only_the_ratio_of_gradient_weights_matters(x64):
     """Adam's steps do not depend on the scale of a gradient: (4, 1), renormalised so that both sum to 2, is (1.6, .4)."""
     trained = {}

@@ -22,6 +22,7 @@ def outcome_of(tokens, target):
     return tuple(sorted(tokens)), target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS, ids=["main", "no-dh", "three spellings"])
 def test_joint_distribution_equals_enumeration(task):
     """Exact expected frequencies of (multiset, target) by a loop over every visit, against 600 batches of each sampler."""

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tiejax import tying
 from tiejax.lab.studies.exor.ensemble import build_ensemble
@@ -10,6 +11,7 @@ from tiejax.lab.studies.exor.settings import Settings
 from tiejax.training import seed_keys
 
 
+@pytest.mark.slow
 def test_recorded_uses_sum_to_the_gradient_of_a_tied_table(x64):
     """Tied members at step 0: norms of both uses, and the norm of their sum by the law of cosines."""
     settings = Settings(seeds=2, steps=1, bits=3, record_every=1, engine="plain").resolved()

@@ -32,6 +32,7 @@ def test_bound_is_tight_in_one_dimension_and_infinite_if_a_direction_is_not_seen
     assert bound(np.ones((1, 2)), np.ones(1), np.array([0.0, 1.0]))[1] == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fast", "plain"])
 def test_bound_holds_in_random_models(engine):
     settings = Settings(seeds=3, bits=4, steps=1, engine=engine).resolved()

@@ -39,6 +39,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", CASES, ids=str)
 def test_parameters_and_state(fields):
     settings = Settings(**fields).resolved()

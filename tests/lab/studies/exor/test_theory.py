@@ -141,6 +141,7 @@ def test_models_with_more_layers_have_no_reading_map():
     assert reading_map(engine, initial(engine, 3)) is None
 
 
+@pytest.mark.slow
 def test_far_apart_optimum_breaks_the_assumption_that_the_first_map_is_injective():
     """The counterexample: an optimal model that treats both spellings of 1 alike, though their embeddings are far apart."""
     engine, settings = engine_of(bits=2)

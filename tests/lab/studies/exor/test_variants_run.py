@@ -15,6 +15,8 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 from tiejax.lab.studies.exor.variants_page import finding, tables
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--bits", "3", "--layers", "1", "--steps", "20", "--record_every", "10", "--quiet"]
 
 

@@ -43,6 +43,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "changed"), MODELS)
 def test_every_token_is_drawn_from_the_logits_of_the_tokens_before_it(method, changed):
     """The logits are those of all positions at once; a low temperature takes the most likely token."""
@@ -67,6 +68,7 @@ def test_every_token_is_drawn_from_the_logits_of_the_tokens_before_it(method, ch
     assert not np.array_equal(found, sample(params, READS, BLOCKS, jax.random.key(4)))
 
 
+@pytest.mark.slow
 def test_half_precision_takes_a_token_that_is_most_likely_up_to_rounding():
     model, params = model_of(settings_of(dtype="bfloat16"))
     found = np.asarray(sampler(model, PROMPT, temperature=1e-6)(params, READS, BLOCKS, jax.random.key(0)))
@@ -76,6 +78,7 @@ def test_half_precision_takes_a_token_that_is_most_likely_up_to_rounding():
     assert (logits.max(-1) - taken).max() <= 2**-5 * np.abs(logits).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("storage", "ties", "gradient", "owner", "dtype"),
     [

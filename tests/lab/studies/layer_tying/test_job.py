@@ -43,6 +43,7 @@ def test_stopped_model_resumes_bitwise_with_unusual_options(tmp_path):
     assert np.isfinite(straight[0]["step"]["loss"]).all()
 
 
+@pytest.mark.slow
 def test_several_groups_at_once_train_as_one_by_one(tmp_path, monkeypatch):
     """A fixed map on an accelerator: the same losses, also when stopped between, and validations at the same steps."""
     settings = Settings(layers=2, width=8, heads=2, context=6, batch_size=2, steps=11, k=2, validate_every=5, dropout=0.2)

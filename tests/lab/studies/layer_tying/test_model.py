@@ -67,6 +67,7 @@ def test_parity_with_gpt2_of_transformers(activation):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "objective"), [("gpt2", "causal"), ("bert", "causal"), ("bert", "masked")])
 def test_causal_models_see_earlier_tokens_and_masked_models_all(architecture, objective):
     model, params = model_and_params(architecture=architecture, objective=objective)
@@ -110,6 +111,7 @@ def test_bert_has_as_many_positions_as_the_context_with_published_details():
     assert params["positions"]["embedding"].shape == (CONTEXT, 8)
 
 
+@pytest.mark.slow
 def test_initial_values_are_gpt2s():
     settings = settings_of(layers=8, width=64, heads=2)
     params = jax.jit(initial(settings, build_model(settings, 500)))(jax.random.key(0), np.arange(8))

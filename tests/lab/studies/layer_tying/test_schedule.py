@@ -30,6 +30,7 @@ def test_rates_equal_the_closed_form(schedule, warm_up):
     np.testing.assert_allclose(rates_of(settings, 0.02), expected, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_model_trains_with_the_rate_of_every_step():
     settings = Settings(
         layers=2, width=8, heads=2, context=6, batch_size=2, steps=7, k=2, validate_every=7, schedule="cosine", warm_up=3,

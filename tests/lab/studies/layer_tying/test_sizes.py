@@ -51,6 +51,7 @@ def test_parameters_and_state(changed):
     assert sizes.need(settings).batches == (settings.k + 1) * 2 * 7 * 2
 
 
+@pytest.mark.slow
 def test_parameters_of_variants():
     """The largest adaptation is added to an untied model; a narrower model has the parameters of its width."""
     variants = {"low-rank": {"map": "cycle", "lora_rank": 2}, "more": {"map": "cycle", "lora_rank": 3},

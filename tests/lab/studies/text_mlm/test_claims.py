@@ -173,6 +173,7 @@ def test_claims_are_decided_exactly_if_their_adjusted_interval_excludes_the_null
     assert "undecided" in decided
 
 
+@pytest.mark.slow
 def test_false_verdicts_are_rare_without_effects():
     """Distances and losses that differ only by noise: at most about 5 % of 100 studies have a verdict on a difference."""
     rng, wrong = np.random.default_rng(0), 0

@@ -34,6 +34,7 @@ def bytes_of(tree, least_axes=0):
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree) if leaf.ndim >= least_axes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", CASES)
 def test_state_records_and_batches(data, tmp_path, line):
     settings = resume.read(STUDY, arguments(data, "--out", tmp_path / "run", *shlex.split(line))).settings

@@ -24,6 +24,8 @@ from tiejax.text import masking
 from tiejax.training import seed_keys
 from tiejax.training.placement import DATA
 
+pytestmark = pytest.mark.slow
+
 
 def test_run_writes_its_files(run):
     out, output = run

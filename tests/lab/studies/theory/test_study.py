@@ -16,6 +16,8 @@ from tiejax.lab.studies.theory.page import finding, headings, tables
 from tiejax.lab.studies.theory.settings import STUDY
 from tiejax.lab.studies.theory.study import moved_apart
 
+pytestmark = pytest.mark.slow
+
 
 def checked(run, out, *argv):
     assert launch.main(STUDY, [str(run), "--quiet", "--out", str(out), *argv]) == 0

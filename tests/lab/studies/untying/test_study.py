@@ -12,6 +12,8 @@ from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.untying.settings import STUDY
 from tiejax.lab.studies.untying.study import conclude
 
+pytestmark = pytest.mark.slow
+
 TINY = [
     "--steps",
     "40",

@@ -234,18 +234,6 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         return list(range(1000, 1000 + self.rate_seeds))
 
 
-def _prepare(settings: Any, console: Any, resume: bool) -> Any:
-    from tiejax.lab.studies.causal_untying.text import prepare
-
-    return prepare(settings, console, resume)
-
-
-def _run(launched: Any, console: Any) -> int:
-    from tiejax.lab.studies.causal_untying.study import run
-
-    return run(launched, console)
-
-
 STUDY = Study(
     "causal_untying",
     Settings,
@@ -259,9 +247,9 @@ STUDY = Study(
         first=("corpus", "seeds", "untie_at", "steps", "hours", "resume", "overwrite", "out"),
         configurations="causal_untying",
     ),
-    run=_run,
+    run="tiejax.lab.studies.causal_untying.study:run",
     sizes=sizes,
-    prepare=_prepare,
+    prepare="tiejax.lab.studies.causal_untying.text:prepare",
     may_change=("checkpoint_every", "data_dir", "gate", "control_seeds", "tracker"),
     adds=("control_seeds",),
     appends=True,

@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any
 
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.study import Study
@@ -52,12 +51,6 @@ def labels(folders: list[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def _run(launched: Any, console: Any) -> int:
-    from tiejax.lab.studies.comparison.study import run
-
-    return run(launched, console)
-
-
 STUDY = Study(
     "comparison",
     Settings,
@@ -73,7 +66,7 @@ STUDY = Study(
         },
         positional={"runs": "directories of finished runs of one study"},
     ),
-    run=_run,
+    run="tiejax.lab.studies.comparison.study:run",
     claims_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,

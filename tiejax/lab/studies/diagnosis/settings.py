@@ -95,12 +95,6 @@ def is_run(folder: Path) -> bool:
     return (folder / KIND).is_file() or ((folder / CONFIG).is_file() and (folder / CHECKPOINTS).is_dir())
 
 
-def _run(launched: Any, console: Any) -> int:
-    from tiejax.lab.studies.diagnosis.study import run
-
-    return run(launched, console)
-
-
 STUDY = Study(
     "diagnosis",
     Settings,
@@ -120,7 +114,7 @@ STUDY = Study(
             "or a run directory of tiejax"
         },
     ),
-    run=_run,
+    run="tiejax.lab.studies.diagnosis.study:run",
     claims_at_end=True,
     single_process=True,
     device_a_core=device_a_core,

@@ -85,9 +85,9 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         start: fine-tune and probe a checkpoint folder of BERT, RemBERT, ALBERT or GPT-2, instead of pre-training shapes
         mesh: number of devices that train one member together (default: as many as the seeds leave idle; on CPUs 1, since
             collectives between CPU devices can deadlock)
-        plan: print the bytes per device for each shape with this many devices per member, and exit
-        memory: with --plan, memory of a device in bytes, to find the largest batch that fits
     """
+
+    REMOVED = ("plan", "memory")  # settings of earlier versions, which runs have as null
 
     languages: dict[str, list[str]] | None = None
     language_exponent: float = 0.5
@@ -121,8 +121,6 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
     similarity: str | None = None
     start: str | None = None
     mesh: int | None = None
-    plan: int | None = None
-    memory: float | None = None
 
     @property
     def tuning_seeds(self) -> list[int]:
@@ -162,9 +160,9 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         checks.check_counts(
             self,
             ("batch_rows", "steps", "record_every", "validate_every", "validation_batches", "examples", "fine_tuning_batch",
-             "rate_seeds", "fine_tuning_seeds", "mesh", "plan"),
+             "rate_seeds", "fine_tuning_seeds", "mesh"),
         )  # fmt: skip
-        checks.check_positive(self, ("fine_tuning_epochs", "clip", "eps", "memory"))
+        checks.check_positive(self, ("fine_tuning_epochs", "clip", "eps"))
         check_most("fine_tuning_epochs", self.fine_tuning_epochs)
         checks.check_lengths(self, POSITIONS)
         for name in ("batch_rows", "fine_tuning_batch"):
@@ -176,15 +174,13 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         checks.check_shares(self, ("fine_tuning_dropout",))
         if not self.fine_tuning_rates or not all(0 < rate < math.inf for rate in self.fine_tuning_rates):
             raise BadInput(f"--fine_tuning_rates: expected rates above 0, got {cut(self.fine_tuning_rates)}")
-        if self.memory is not None and self.plan is None:
-            raise BadInput("--memory: only used with --plan; give --plan as well")
         self._check_corpus()
         self._check_shapes()
         self._check_tasks()
 
     def _check_start(self) -> None:
         """Raise BadInput for options that a checkpoint already determines."""
-        for name in ("shapes", "languages", "corpus", "cipher", "plan"):
+        for name in ("shapes", "languages", "corpus", "cipher"):
             if getattr(self, name):
                 raise BadInput(f"--start and --{name}: give one of them")
 
@@ -260,30 +256,6 @@ def _names_files(value: Any) -> bool:
     return isinstance(names, list) and bool(names) and all(isinstance(name, str) and name for name in names)
 
 
-def _prepare(settings: Any, console: Any, resume: bool) -> Any:
-    from tiejax.lab.studies.embedding_coupling.preparation import prepare
-
-    return prepare(settings, console, resume)
-
-
-def _run(launched: Any, console: Any) -> int:
-    from tiejax.lab.studies.embedding_coupling.study import run
-
-    return run(launched, console)
-
-
-def _count(settings: Any, console: Any) -> int:
-    from tiejax.lab.studies.embedding_coupling.count import answer
-
-    return answer(settings, console)
-
-
-def _plan(settings: Any, console: Any) -> int:
-    from tiejax.lab.studies.embedding_coupling.memory import answer
-
-    return answer(settings, console)
-
-
 STUDY = Study(
     "embedding_coupling",
     Settings,
@@ -298,12 +270,12 @@ STUDY = Study(
         first=("corpus", "shapes", "tasks", "seeds", "steps", "start", "count", "resume", "overwrite", "out"),
         configurations="embedding_coupling",
     ),
-    run=_run,
+    run="tiejax.lab.studies.embedding_coupling.study:run",
     sizes=sizes,
-    prepare=_prepare,
+    prepare="tiejax.lab.studies.embedding_coupling.preparation:prepare",
     may_change=("checkpoint_every", "data_dir", "mesh", "tracker"),
     single_process=True,
     # As for text_mlm: CPU devices share a member only if --mesh says so.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.trained_seeds) % cores() == 0,
-    answers={"count": _count, "plan": _plan},
+    answers={"count": "tiejax.lab.studies.embedding_coupling.count:answer"},
 )

@@ -283,16 +283,6 @@ def _why_not_fast(model: str, dropout: float) -> str | None:
     return "dropout treats equal symbols differently" if dropout > 0 else None
 
 
-def _run(launched: Any, console: Any) -> int:
-    if launched.settings.variants:
-        from tiejax.lab.studies.exor.variants_run import run as run_variants
-
-        return run_variants(launched, console)
-    from tiejax.lab.studies.exor.study import run
-
-    return run(launched, console)
-
-
 STUDY = Study(
     "exor",
     Settings,
@@ -306,7 +296,7 @@ STUDY = Study(
         first=("seeds", "until", "max_seeds", "variant", "variants", "model", "size", "steps", "resume", "overwrite", "out"),
         configurations="exor",
     ),
-    run=_run,
+    run="tiejax.lab.studies.exor.variants_run:start",
     sizes=sizes,
     may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops", "tracker"),
     appends=True,

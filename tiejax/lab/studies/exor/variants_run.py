@@ -35,6 +35,11 @@ from tiejax.training import cluster
 Stop = Callable[[], bool]
 
 
+def start(launched: Launched, console: Console) -> int:
+    """Run the study, of several variants or of one; return the exit status."""
+    return run(launched, console) if launched.settings.variants else study.run(launched, console)
+
+
 def run(launched: Launched, console: Console) -> int:
     """Train all variants that are not finished, then write the page across them; return the exit status."""
     stop, facts = begin(launched, console)

@@ -328,18 +328,6 @@ def _place(name: str) -> int:
     return CLASSES.index(name) if name in CLASSES else len(CLASSES) + (name in AGENTS)
 
 
-def _prepare(settings: Any, console: Any, resume: bool) -> Any:
-    from tiejax.lab.studies.layer_tying.study import prepare
-
-    return prepare(settings, console, resume)
-
-
-def _run(launched: Any, console: Any) -> int:
-    from tiejax.lab.studies.layer_tying.study import run
-
-    return run(launched, console)
-
-
 STUDY = Study(
     "layer_tying",
     Settings,
@@ -354,9 +342,9 @@ STUDY = Study(
         first=("corpus", "methods", "seeds", "layers", "steps", "resume", "overwrite", "out"),
         configurations="layer_tying",
     ),
-    run=_run,
+    run="tiejax.lab.studies.layer_tying.study:run",
     sizes=sizes,
-    prepare=_prepare,
+    prepare="tiejax.lab.studies.layer_tying.study:prepare",
     may_change=("checkpoint_every", "data_dir", "tracker", "processes_per_device"),
     appends=True,
     single_process=True,

@@ -1,7 +1,7 @@
 """The settings of the text study: masked-LM pre-training, tied and untied."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -184,18 +184,6 @@ class Settings(
         return {float(probability): words for probability, words in (self.twins or {}).items()}
 
 
-def _prepare(settings: Any, console: Any, resume: bool) -> Any:
-    from tiejax.lab.studies.text_mlm.text import prepare
-
-    return prepare(settings, console, resume)
-
-
-def _run(launched: Any, console: Any) -> int:
-    from tiejax.lab.studies.text_mlm.study import run
-
-    return run(launched, console)
-
-
 STUDY = Study(
     "text_mlm",
     Settings,
@@ -210,11 +198,10 @@ STUDY = Study(
         first=("corpus", "tokenizer", "seeds", "steps", "twins", "resume", "overwrite", "out"),
         configurations="text_mlm",
     ),
-    run=_run,
+    run="tiejax.lab.studies.text_mlm.study:run",
     sizes=sizes,
-    prepare=_prepare,
+    prepare="tiejax.lab.studies.text_mlm.text:prepare",
     may_change=("checkpoint_every", "data_dir", "mesh", "tracker"),
     # One device per core is faster if the members divide evenly among the cores, otherwise one device that uses all cores.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.seed_list) % cores() == 0,
-    huge_pages=True,
 )

@@ -67,12 +67,6 @@ def settings_of_run(folder: Path) -> tuple[manifest.Manifest, Any]:
     return listed, settings
 
 
-def _run(launched: Any, console: Any) -> int:
-    from tiejax.lab.studies.theory.study import run
-
-    return run(launched, console)
-
-
 STUDY = Study(
     "theory",
     Settings,
@@ -89,7 +83,7 @@ STUDY = Study(
         first=("members", "most", "iterations", "apart", "overwrite", "out"),
         positional={"run": "directory of a finished EXor run of one task"},
     ),
-    run=_run,
+    run="tiejax.lab.studies.theory.study:run",
     claims_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,

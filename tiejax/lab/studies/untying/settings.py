@@ -1,7 +1,7 @@
 """Settings of an untying run."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import UntieSettings, with_defaults
@@ -84,12 +84,6 @@ class Settings(UntieSettings, exor.Settings):
         return Arms.of(self.untie_at or [], self.steps, self.policies, self.new)
 
 
-def _run(launched: Any, console: Any) -> int:
-    from tiejax.lab.studies.untying.study import run
-
-    return run(launched, console)
-
-
 STUDY = Study(
     "untying",
     Settings,
@@ -103,7 +97,7 @@ STUDY = Study(
         first=("seeds", "until", "max_seeds", "variant", "untie_at", "policies", "steps", "resume", "overwrite", "out"),
         configurations="untying",
     ),
-    run=_run,
+    run="tiejax.lab.studies.untying.study:run",
     sizes=sizes,
     may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops", "tracker"),
     appends=True,
