@@ -47,6 +47,7 @@ class Subject(NamedTuple):
     """What is compared.
 
     Attributes:
+        study: the name of the study.
         name: its name on the page.
         recipe: how its models train.
         arms: the arms.
@@ -56,6 +57,7 @@ class Subject(NamedTuple):
         fingerprint: of the data.
     """
 
+    study: str
     name: str
     recipe: Recipe
     arms: Sequence[Arm]
@@ -99,7 +101,7 @@ def run(launched: Launched, console: Console) -> int:
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
     results = plain(
         {
-            "experiment": "own_model",
+            "experiment": subject.study,
             **described(subject, settings, steps),
             "rates": rates,
             "tuning": {name: row for kind, found in tried.items() for name, row in named_rows(kind, found).items()},
