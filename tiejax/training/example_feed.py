@@ -74,10 +74,14 @@ class FunctionFeed(NamedTuple):
     window: int = 1
 
     def open(self, seeds: Names, own: range, parts: int, first: int) -> Iterator[PyTree]:
-        """Yield windows from number `first` on, `[seeds, window, rows, ...]`."""
+        """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
+
+        def part(batch: PyTree) -> PyTree:
+            return jax.tree.map(lambda leaf: leaf[own.start * len(leaf) // parts : own.stop * len(leaf) // parts], batch)
+
         while True:
             steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
-            batches = [[self.make(seed, step) for step in steps] for seed, _ in seeds]
+            batches = [[part(self.make(seed, step)) for step in steps] for seed, _ in seeds]
             yield jax.tree.map(np.stack, stacked(batches))
             first += 1
 

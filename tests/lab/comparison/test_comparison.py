@@ -226,3 +226,21 @@ def test_a_study_in_one_file(tmp_path, capsys):
     with pytest.raises(SystemExit):
         launch.main(study, ["--help"])
     assert "factor of the initial values" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_devices_train_a_model_as_one_does(tmp_path):
+    """Each on half of a batch."""
+    file, flags = Path(comparison_model.__file__), ("--rates", "[0.1]", "--seeds", "1")
+    ended = end(start_python(file, *flags, "--out", tmp_path / "one", env={"JAX_NUM_CPU_DEVICES": "1", "KEPT": "1"}))
+    assert ended.status == 0, ended.err
+    ended = end(
+        start_python(file, *flags, "--out", tmp_path / "two", "--mesh", "2", env={"JAX_NUM_CPU_DEVICES": "2", "KEPT": "1"})
+    )
+    assert ended.status == 0, ended.err
+    with np.load(tmp_path / "one" / "metrics.npz") as one, np.load(tmp_path / "two" / "metrics.npz") as two:
+        assert one.keys() == two.keys()
+        for name in one:
+            np.testing.assert_allclose(two[name], one[name], rtol=2e-3, atol=2e-3, err_msg=name)
+    ended = end(start_python(file, "--out", tmp_path / "three", "--mesh", "3"))
+    assert (ended.status, "--mesh: expected a divisor of the number of devices" in ended.err) == (2, True)

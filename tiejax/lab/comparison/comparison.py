@@ -183,7 +183,8 @@ class Comparison:
         evaluate = self.evaluate or (lambda params, batch: first_of(self.loss(params, batch, None)))
         checks.check_losses(self.loss, evaluate, found, shapes)
         checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
-        checks.check_size(self.optimizer, shapes, block_size([settings.seed_list]))
+        checks.check_size(self.optimizer, shapes, block_size([settings.seed_list], settings.mesh))
+        checks.check_mesh(settings.mesh, self.batch_size, shapes.ties)
         recipe = Recipe(
             init=self.init,
             loss=self.loss,
@@ -196,6 +197,7 @@ class Comparison:
             every=settings.every(settings.steps or 1),
             max_norm=self.max_norm,
             precision=settings.matmul_precision,
+            devices=settings.mesh,
         )
         if jax.default_backend() == "cpu" and jax.device_count() == 1 and (number := cores()) > 1:
             console.warn(
