@@ -1,5 +1,7 @@
 """A small model with two tables, and a comparison of it, for tests and for processes that are killed."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from tiejax import Tie
 from tiejax.lab import Comparison
 
 TOKENS, WIDTH = 11, 3
+KEPT = float(os.environ.get("KEPT", ".9"))  # share of values that dropout keeps
 
 
 def init(key):
@@ -23,7 +26,7 @@ def init(key):
 def loss(params, batch, key):
     states = params["embed"][batch["tokens"]]
     if key is not None:
-        states = states * jax.random.bernoulli(key, 0.9, states.shape) / 0.9
+        states = states * jax.random.bernoulli(key, KEPT, states.shape) / KEPT
     logits = jnp.tanh(states @ params["body"]) @ params["head"].T
     return optax.softmax_cross_entropy_with_integer_labels(logits, batch["next"]).mean()
 

@@ -62,7 +62,8 @@ def test_many_seeds(tmp_path, monkeypatch, capsys):
     assert found["n"] == 10
     assert found["estimate"] > 0  # as the page says
     assert found["p"] < 0.05
-    assert capsys.readouterr().out.endswith("10 seeds\nsupported\n")
+    assert "10 seeds\nsupported\n" in (printed := capsys.readouterr().out)
+    assert printed.endswith("\n10\n")  # the last step, of the callback
 
 
 @pytest.mark.slow

@@ -196,3 +196,14 @@ def test_a_verdict_once_reached_stays_and_every_look_has_its_share():
 def test_inconsistent_claims_are_rejected(fields, message):
     with pytest.raises(ValueError, match=message):
         claim(UP, **fields)
+
+
+def test_rows_print_as_a_table():
+    found = assess([Claim("a", "A.", "a", np.arange(1.0, 9), 1), Claim("long name", "B.", "b", np.zeros(0), 1)])
+    low, high = found[0]["interval"]
+    assert str(found).splitlines() == [
+        "claim      estimate  95 % interval  adjusted p  n  verdict",
+        f"a          4.5       {low:.3g} to {high:.3g}   0.00781     8  supported",
+        "long name  -         -              -           0  undecided",
+    ]
+    assert json.loads(json.dumps(found[0]))["id"] == "a"

@@ -7,6 +7,8 @@ from .comparison.comparison import Comparison as Comparison
 from .comparison.comparison import Outcome as Outcome
 from .ensembles import Ensemble as Ensemble
 from .ensembles import EnsembleState as EnsembleState
+from .ensembles import ExampleFeed as ExampleFeed
+from .ensembles import FunctionFeed as FunctionFeed
 from .ensembles import Phase as Phase
 from .ensembles import Recorder as Recorder
 from .ensembles import train as train

@@ -91,7 +91,28 @@ class Claim:
         return 2 if self.goal == "difference" else 1
 
 
-def assess(claims: Sequence[Claim], looks: int = 1) -> list[dict[str, Any]]:
+class Rows(list[dict[str, Any]]):
+    """The rows of claims, which print as a table; a list otherwise."""
+
+    def __str__(self) -> str:
+        columns = ("claim", "estimate", "95 % interval", "adjusted p", "n", "verdict")
+        lines = [columns, *(tuple(map(str, _cells(row))) for row in self)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # of IPython
+        printer.text(str(self))
+
+
+def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
+    def short(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3g}"
+
+    interval = "-" if row["interval"] is None else " to ".join(map(short, row["interval"]))
+    return row["id"], short(row["estimate"]), interval, short(row["p_adjusted"]), row["n"], row["verdict"]
+
+
+def assess(claims: Sequence[Claim], looks: int = 1) -> Rows:
     """Test the registered claims, adjusted for the family by Holm's method, and return a row with a verdict for every claim.
 
     Differences of means and of restricted means have a two-sided sign-flip test, differences of proportions McNemar's exact
@@ -110,7 +131,7 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> list[dict[str, Any]]:
         Fields that are not defined are None, as are infinite ends of an interval.
     """
     tests = _tests(claims)
-    rows = []
+    rows = Rows()
     for claim, test, decision in zip(claims, tests, _decide(tests, looks), strict=True):
         row: dict[str, Any] = dict.fromkeys(FIELDS) | _described(claim)
         if test is None:

@@ -6,6 +6,8 @@ from .chunk import compile_ensemble as compile_ensemble
 from .chunk import trace_ensemble as trace_ensemble
 from .ensemble import Ensemble as Ensemble
 from .ensemble import Recorder as Recorder
+from .example_feed import ExampleFeed as ExampleFeed
+from .example_feed import FunctionFeed as FunctionFeed
 from .keys import SeedKey as SeedKey
 from .keys import seed_keys as seed_keys
 from .keys import stream as stream

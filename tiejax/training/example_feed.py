@@ -1,7 +1,7 @@
 """Examples as the data of an ensemble: every seed passes over all of them in its own random order, epoch by epoch."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -58,3 +58,35 @@ class ExampleFeed(NamedTuple):
             here = epochs == epoch
             chosen[here] = order(seed, int(epoch))[within[here]]
         return chosen
+
+
+class FunctionFeed(NamedTuple):
+    """The batches that a function makes on the host (`training.sources.Feed`).
+
+    Attributes:
+        make: (seed, step) -> batch, a tree of arrays.
+        first: the step that the ensemble counts as 0.
+        window: number of steps that are made at a time.
+    """
+
+    make: Callable[[int, int], PyTree]
+    first: int = 0
+    window: int = 1
+
+    def open(self, seeds: Names, own: range, parts: int, first: int) -> Iterator[PyTree]:
+        """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
+
+        def part(batch: PyTree) -> PyTree:
+            return jax.tree.map(lambda leaf: leaf[own.start * len(leaf) // parts : own.stop * len(leaf) // parts], batch)
+
+        while True:
+            steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
+            batches = [[part(self.make(seed, step)) for step in steps] for seed, _ in seeds]
+            yield jax.tree.map(np.stack, stacked(batches))
+            first += 1
+
+
+def stacked(batches: Sequence[Sequence[PyTree]]) -> PyTree:
+    """Return a tree whose leaves are arrays `[seed, step, ...]` of the leaves of batches."""
+    by_seed = [jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *row) for row in batches]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *by_seed)

@@ -12,6 +12,7 @@ from tiejax.training.chunk import Runner, compile_ensemble
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.keys import check_seeds
 from tiejax.training.members import EnsembleState
+from tiejax.training.progress import bar_of
 from tiejax.training.records import RecordFiles, Records, RecordsInMemory
 
 
@@ -67,6 +68,8 @@ def train(
     chunk_s: float = 2.0,
     checkpoint_s: float = 20.0,
     records_on_disk: bool = False,
+    callback: Callable[[Chunk], None] | None = None,
+    progress: bool | None = None,
 ) -> Trained:
     """Train an ensemble to its last step.
 
@@ -79,6 +82,8 @@ def train(
         chunk_s: target seconds per chunk, which is one call of the devices.
         checkpoint_s: seconds between checkpoints.
         records_on_disk: hold records in files next to the checkpoints, for records too large for memory.
+        callback: called after every chunk with its `Chunk`: the step, the seconds, and the chunk's records.
+        progress: show a progress bar with the time left on standard error; by default if that is a terminal.
 
     Returns:
         Members, records and times; the same in every process, except that only the first has records on disk.
@@ -90,8 +95,11 @@ def train(
     """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk)
     training.compile()
-    for _ in training.chunks(chunk_s=chunk_s, checkpoint_s=checkpoint_s):
-        pass
+    with bar_of(ensemble.steps, progress) as show:
+        for chunk in training.chunks(chunk_s=chunk_s, checkpoint_s=checkpoint_s):
+            show(chunk.step)
+            if callback is not None:
+                callback(chunk)
     return training.result()
 
 

@@ -15,9 +15,13 @@ from processes import end, start_python, wait_until
 
 from tiejax import Tie
 from tiejax.lab import tied, untie_at, untied
+from tiejax.lab.comparison.comparison import simple_study
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay
 from tiejax.lab.comparison.page import in_words
-from tiejax.lab.runs import environment
+from tiejax.lab.comparison.settings import Settings
+from tiejax.lab.runs import environment, launch
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.shared import with_defaults
 from tiejax.statistics.claims import Claim
 from tiejax.training.example_feed import ExampleFeed
 from tiejax.training.keys import stream
@@ -193,3 +197,50 @@ def test_the_answer_in_words():
     assert "0.02 nats higher" in in_words(row | {"estimate": 0.02, "interval": [0.01, 0.03]}, "a", "b")
     left = row | {"verdict": "undecided", "smallest_detectable": None, "margin": None, "note": "few"}
     assert in_words(left, "a", "b") == "Whether a models end lower than b ones: not decided with 8 seeds."
+
+
+@with_defaults(out="runs/scaled")
+class Scaled(Settings):
+    """All settings of a run.
+
+    Args:
+        scale: factor of the initial values
+    """
+
+    GIVEN = {"steps": 20, "rates": [0.1], "seeds": 1}  # noqa: RUF012, a constant
+
+    scale: float = 1.0
+
+
+@pytest.mark.slow
+def test_a_study_in_one_file(tmp_path, capsys):
+    def build(settings):
+        return comparison(init=lambda key: jax.tree.map(lambda leaf: settings.scale * leaf, init(key)), arms=[tied, untied])
+
+    study = simple_study("scaled", Scaled, build, "training of a scaled model")
+    assert launch.main(study, ["--scale", "0.5", "--out", str(tmp_path / "run")]) == 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert (results["experiment"], results["steps"], results["tuning"]) == ("scaled", 20, {})
+    with pytest.raises(BadInput, match=r"scale: 0\.5 -> 0\.25"):
+        launch.main(study, ["--scale", "0.25", "--out", str(tmp_path / "run"), "--resume"])
+    with pytest.raises(SystemExit):
+        launch.main(study, ["--help"])
+    assert "factor of the initial values" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_devices_train_a_model_as_one_does(tmp_path):
+    """Each on half of a batch."""
+    file, flags = Path(comparison_model.__file__), ("--rates", "[0.1]", "--seeds", "1")
+    ended = end(start_python(file, *flags, "--out", tmp_path / "one", env={"JAX_NUM_CPU_DEVICES": "1", "KEPT": "1"}))
+    assert ended.status == 0, ended.err
+    ended = end(
+        start_python(file, *flags, "--out", tmp_path / "two", "--mesh", "2", env={"JAX_NUM_CPU_DEVICES": "2", "KEPT": "1"})
+    )
+    assert ended.status == 0, ended.err
+    with np.load(tmp_path / "one" / "metrics.npz") as one, np.load(tmp_path / "two" / "metrics.npz") as two:
+        assert one.keys() == two.keys()
+        for name in one:
+            np.testing.assert_allclose(two[name], one[name], rtol=2e-3, atol=2e-3, err_msg=name)
+    ended = end(start_python(file, "--out", tmp_path / "three", "--mesh", "3"))
+    assert (ended.status, "--mesh: expected a divisor of the number of devices" in ended.err) == (2, True)

@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from tiejax.lab.comparison.data import FunctionFeed, checked
+from tiejax.lab.comparison.data import checked
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.training import FunctionFeed
 
 EXAMPLES = {"x": np.arange(20).reshape(10, 2), "y": np.arange(10.0)}
 HELD_OUT = {"x": np.arange(14).reshape(7, 2), "y": np.arange(7.0)}

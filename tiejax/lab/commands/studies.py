@@ -4,20 +4,24 @@ import importlib
 
 from tiejax.lab.settings.study import Study
 
-STUDIES = (
-    "exor",
-    "untying",
-    "text_mlm",
-    "layer_tying",
-    "embedding_coupling",
-    "causal_untying",
-    "diagnosis",
-    "theory",
-    "comparison",
-)
+# Name -> the module of its `STUDY`, in `tiejax.lab.studies`.
+STUDIES = {
+    name: f"{name}.settings"
+    for name in (
+        "exor",
+        "untying",
+        "text_mlm",
+        "layer_tying",
+        "embedding_coupling",
+        "causal_untying",
+        "diagnosis",
+        "theory",
+        "comparison",
+    )
+}
 
 
 def load(name: str) -> Study:
     """Return a study by its name."""
-    study: Study = importlib.import_module(f"tiejax.lab.studies.{name}.settings").STUDY
+    study: Study = importlib.import_module(f"tiejax.lab.studies.{STUDIES[name]}").STUDY
     return study

@@ -21,9 +21,12 @@ PLAN, PROBED_STEPS, PROBED_SEED = "plan", 60, 2000  # the stage that fixes the n
 STAGE_S, SLACK = 12.0, 1.05  # seconds of a stage besides training: compilation, final losses; records and checkpoints
 
 
-def block_size(parts: Parts) -> int:
-    """Return the number of models that train together: one on each CPU core; on an accelerator, all seeds of the first part."""
-    devices: int = jax.device_count()
+def block_size(parts: Parts, devices_each: int = 1) -> int:
+    """Return the number of models that train together: one on each CPU core; on an accelerator, all seeds of the first part.
+
+    devices_each: number of devices that train a model.
+    """
+    devices: int = max(1, jax.device_count() // devices_each)
     if jax.default_backend() == "cpu":
         return devices
     return max(devices, len(seed_list(parts[0])))

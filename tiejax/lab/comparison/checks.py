@@ -115,6 +115,16 @@ def check_size(optimizer: Callable[..., Any], shapes: Shapes, members: int) -> N
         )
 
 
+def check_mesh(devices: int, batch_size: int, ties: tying.Ties) -> None:
+    """Raise BadInput unless a number of devices can train a model together."""
+    if jax.device_count() % devices:
+        raise BadInput(f"--mesh: expected a divisor of the number of devices, {jax.device_count()}, got {devices}")
+    if batch_size % devices:
+        raise BadInput(f"--mesh: {devices} devices cannot share a batch of {batch_size} examples evenly")
+    if devices > 1 and (moving := [tie for tie in ties if not tying.keeps_places(tie.transform)]):
+        raise BadInput(f"--mesh: {moving[0]} moves entries, which needs one device per model")
+
+
 def _memory() -> int | None:
     """Return the bytes of memory of this machine, or of an accelerator; None if unknown."""
     if jax.default_backend() == "cpu":

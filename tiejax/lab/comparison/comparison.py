@@ -19,7 +19,7 @@ from tiejax.lab.comparison.claims import OwnClaims
 from tiejax.lab.comparison.optimizer import Schedule, warm_up_constant_decay
 from tiejax.lab.comparison.recipe import Recipe
 from tiejax.lab.comparison.settings import Settings, settings_of
-from tiejax.lab.comparison.study import Subject, run
+from tiejax.lab.comparison.study import Subject
 from tiejax.lab.runs import launch
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import METRICS, REPORT, RESULTS
@@ -173,33 +173,18 @@ class Comparison:
         given: dict[str, Any] = {"rates": [*map(float, self.rates)], "steps": self.steps, "margin": self.margin}
         factors = None if self.table_factors is None else [*map(float, self.table_factors)]
         given |= {"seeds": self.seeds, "table_factors": factors}
-        return Study(
-            NAME,
-            settings_of(given, self.directory),
-            CommandLine(
-                description=f"Compare tied, untied, and tied-then-untied training of {self.name} over seeds, and write figures "
-                "and a report into a run directory.",
-                example="Example: PROGRAM --seeds 8 --hours 1. An interrupted run continues with the same command and "
-                "--resume.",
-                switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
-                first=("seeds", "steps", "hours", "rates", "margin", "resume", "overwrite", "out"),
-            ),
-            run=run,
-            prepare=self._prepare,
-            may_change=("checkpoint_every", "tracker"),
-            appends=True,
-            single_process=True,
-        )
+        return simple_study(NAME, settings_of(given, self.directory), lambda settings: self, f"training of {self.name}")
 
-    def _prepare(self, settings: Settings, console: Console, resume: bool) -> Subject:
-        """Check every argument; return what is compared. Raises BadInput."""
+    def _prepare(self, settings: Settings, console: Console, study: str) -> Subject:
+        """Check every argument; return what is compared, for a study of this name. Raises BadInput."""
         arms = self._arms()
         found = data.checked(self.training, self.held_out, self.batch_size)
         shapes = checks.shapes_of(self.init, self.ties)
         evaluate = self.evaluate or (lambda params, batch: first_of(self.loss(params, batch, None)))
         checks.check_losses(self.loss, evaluate, found, shapes)
         checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
-        checks.check_size(self.optimizer, shapes, block_size([settings.seed_list]))
+        checks.check_size(self.optimizer, shapes, block_size([settings.seed_list], settings.mesh))
+        checks.check_mesh(settings.mesh, self.batch_size, shapes.ties)
         recipe = Recipe(
             init=self.init,
             loss=self.loss,
@@ -212,13 +197,14 @@ class Comparison:
             every=settings.every(settings.steps or 1),
             max_norm=self.max_norm,
             precision=settings.matmul_precision,
+            devices=settings.mesh,
         )
         if jax.default_backend() == "cpu" and jax.device_count() == 1 and (number := cores()) > 1:
             console.warn(
                 f"one model trains at a time, on one of {number} cores, since jax had started before; create arrays with "
                 "numpy, or in init"
             )
-        return Subject(self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint)
+        return Subject(study, self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint)
 
     def _arms(self) -> list[Arm]:
         """Return the arms; raises BadInput."""
@@ -231,6 +217,38 @@ class Comparison:
             if arm.parent is not None and arm.parent not in names:
                 raise BadInput(f"arms: {arm.name} continues the models of {arm.parent}, which is missing")
         return sorted(self.arms, key=lambda arm: arm.parent is not None)
+
+
+def simple_study(name: str, settings: type[Settings], build: Callable[[Any], Comparison], subject: str) -> Study:
+    """Return a study in one file: a comparison with settings of its own.
+
+    Args:
+        name: its name in run directories.
+        settings: a subclass of `tiejax.lab.comparison.settings.Settings` with further fields, which become flags. `GIVEN` holds
+            the defaults of `steps`, `rates`, `table_factors`, `margin` and `seeds`.
+        build: resolved settings -> the comparison, whose own rates, steps, margin, seeds and factors are not used.
+        subject: what is compared, as in "training of my GPT", for `--help`.
+    """
+
+    def prepare(settings: Any, console: Console, resume: bool) -> Subject:
+        return build(settings)._prepare(settings, console, name)
+
+    return Study(
+        name,
+        settings,
+        CommandLine(
+            description=f"Compare tied, untied, and tied-then-untied {subject} over seeds, and write figures and a report into "
+            "a run directory.",
+            example="Example: PROGRAM --seeds 8 --hours 1. An interrupted run continues with the same command and --resume.",
+            switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
+            first=("seeds", "steps", "hours", "rates", "margin", "resume", "overwrite", "out"),
+        ),
+        run="tiejax.lab.comparison.study:run",
+        prepare=prepare,
+        may_change=("checkpoint_every", "tracker"),
+        appends=True,
+        single_process=True,
+    )
 
 
 def first_of(found: Any) -> Any:

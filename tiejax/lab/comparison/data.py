@@ -2,48 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.training.example_feed import ExampleFeed
-from tiejax.training.keys import SeedName
+from tiejax.training.example_feed import ExampleFeed, FunctionFeed
 from tiejax.tying.tie import leaves_by_path
 
 PyTree = Any
 Batches = Callable[[int, int], PyTree]  # (seed, step) -> batch
 WINDOW_BYTES, MOST_WINDOW = 2**26, 64  # of the batches that are read ahead for one seed, and in steps
-
-
-class FunctionFeed(NamedTuple):
-    """The batches that a function makes on the host (`training.sources.Feed`).
-
-    Attributes:
-        make: (seed, step) -> batch, a tree of arrays.
-        first: the step that the ensemble counts as 0.
-        window: number of steps that are made at a time.
-    """
-
-    make: Batches
-    first: int = 0
-    window: int = 1
-
-    def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
-        """Yield windows from number `first` on, `[seeds, window, rows, ...]`."""
-        while True:
-            steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
-            batches = [[self.make(seed, step) for step in steps] for seed, _ in seeds]
-            yield jax.tree.map(np.stack, stacked(batches))
-            first += 1
-
-
-def stacked(batches: Sequence[Sequence[PyTree]]) -> PyTree:
-    """Return a tree whose leaves are arrays `[seed, step, ...]` of the leaves of batches."""
-    by_seed = [jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *row) for row in batches]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *by_seed)
 
 
 class Data(NamedTuple):

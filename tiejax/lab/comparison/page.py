@@ -10,8 +10,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.rates import rates_table
-from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, reproduction, timing_words
+from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, rates_table, reproduction, timing_words
 from tiejax.lab.reporting.words import counted, number, undecided
 from tiejax.statistics.power import fewest_seeds
 

@@ -14,7 +14,7 @@ from tiejax.lab.comparison.data import Data, length_of
 from tiejax.lab.comparison.optimizer import Schedule, put_rates, with_own_rates
 from tiejax.lab.comparison.training import Arrays
 from tiejax.training.choices import Precision
-from tiejax.training.placement import map_members
+from tiejax.training.placement import DATA, map_members, total
 from tiejax.tying.tie import adjoint_transform, apply_transform, leaves_by_path
 
 PyTree = Any
@@ -37,6 +37,7 @@ class Recipe(NamedTuple):
         every: steps between records.
         max_norm: limit of the global norm of gradients, in which tied leaves count once.
         precision: of float32 matrix products in training.
+        devices: number of devices that train a model together.
     """
 
     init: Callable[[jax.Array], PyTree]
@@ -50,6 +51,7 @@ class Recipe(NamedTuple):
     every: int
     max_norm: float | None
     precision: Precision
+    devices: int = 1
 
     @property
     def rates(self) -> int:
@@ -61,7 +63,7 @@ class Recipe(NamedTuple):
         return training.Ensemble(
             init=self.init,
             sample=lambda seed_key, step, batch: batch,
-            loss=with_metrics(self.loss),
+            loss=with_metrics(self.loss, self.devices),
             optimizer=with_own_rates(self.optimizer, self.rates, self.schedule, round(steps * arm.horizon)),
             ties=self.ties,
             arm_ties=np.array([[arm.tied]]),
@@ -72,6 +74,7 @@ class Recipe(NamedTuple):
             source=self.data.feed(first),
             members=training.Unrolled() if jax.default_backend() == "cpu" else training.Vmapped(),
             precision=self.precision,
+            devices=self.devices,
         )
 
     def with_rates(self, opt_state: Any, rates: Sequence[Sequence[float]]) -> Any:
@@ -85,7 +88,7 @@ class Recipe(NamedTuple):
         def of_member(member: PyTree, shared: tuple[PyTree, PyTree | None]) -> dict[str, jax.Array]:
             return {FINAL: self._mean(member, *shared)}
 
-        return {name: values[:, 0] for name, values in map_members(of_member, params, (whole, rest)).items()}
+        return {name: values[:, 0] for name, values in map_members(of_member, params, (whole, rest), self.devices).items()}
 
     def final_loss(self, judged: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the final held-out loss `[seed]`."""
@@ -104,14 +107,15 @@ class Recipe(NamedTuple):
         whole, rest = self.data.batches(CURVE_EXAMPLES)
 
         def train(params: PyTree, batch: PyTree, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
-            return record(self.evaluate, params, batch, self.ties)
+            return record(self.evaluate, params, batch, self.ties, self.devices)
 
         def validate(params: PyTree, batch: PyTree, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
             return {"loss": self._mean(params, *jax.tree.map(jnp.asarray, (whole, rest)))}
 
         def own(params: PyTree, batch: PyTree, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
             found = {name: function(params, batch) for name, function in self.recorders.items()}
-            return {f"{name}_{field}": jnp.asarray(value) for name, row in found.items() for field, value in row.items()}
+            each = {f"{name}_{field}": jnp.asarray(value) for name, row in found.items() for field, value in row.items()}
+            return mean_over(each, self.devices)
 
         functions = {"train": train, "validation": validate} | ({"own": own} if self.recorders else {})
         return {name: training.Recorder(self.every, measure) for name, measure in functions.items()}
@@ -123,18 +127,27 @@ def number_of_rates(optimizer: Callable[..., Any]) -> int:
     return sum(one.default is inspect.Parameter.empty for one in parameters)
 
 
-def with_metrics(loss: Callable[..., Any]) -> Callable[..., tuple[jax.Array, dict[str, jax.Array]]]:
-    """Return a loss that returns a pair of the loss, in float32, and metrics."""
+def mean_over(tree: PyTree, devices: int) -> PyTree:
+    """Return the mean of means over the parts of a batch that the devices of a model have."""
+    return tree if devices == 1 else total(jax.tree.map(lambda leaf: leaf / devices, tree))
+
+
+def with_metrics(loss: Callable[..., Any], devices: int = 1) -> Callable[..., tuple[jax.Array, dict[str, jax.Array]]]:
+    """Return a loss that returns a pair of the loss, in float32, and metrics; of several devices, each one's share of it."""
 
     def of_batch(params: PyTree, batch: PyTree, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        if devices > 1:  # each drops other values
+            key = jax.random.fold_in(key, jax.lax.axis_index(DATA))
         found = loss(params, batch, key)
         value, metrics = found if isinstance(found, tuple) else (found, {})
-        return jnp.asarray(value, jnp.float32), dict(metrics)
+        return jnp.asarray(value, jnp.float32) / devices, dict(metrics)
 
     return of_batch
 
 
-def record(evaluate: Callable[[PyTree, PyTree], Any], params: PyTree, batch: PyTree, ties: tying.Ties) -> dict[str, jax.Array]:
+def record(
+    evaluate: Callable[[PyTree, PyTree], Any], params: PyTree, batch: PyTree, ties: tying.Ties, devices: int = 1
+) -> dict[str, jax.Array]:
     r"""Return the loss on a batch, and how the two uses of tied leaves compare.
 
     distance = |T(W_a) - W_b| / |T(W_a)|,    ratio = |g_b| / |g_a|,    cosine = <g_a, g_b> / (|g_a| |g_b|)
@@ -142,7 +155,8 @@ def record(evaluate: Callable[[PyTree, PyTree], Any], params: PyTree, batch: PyT
     for the leaves a and b of each tie with its transform T, with Frobenius norms over all ties; g_b in the layout of a. Ratio
     and cosine are left out for a transform that is not linear.
     """
-    loss, grads = jax.value_and_grad(lambda params: jnp.asarray(evaluate(params, batch), jnp.float32))(params)
+    found_here = jax.value_and_grad(lambda params: jnp.asarray(evaluate(params, batch), jnp.float32))(params)
+    loss, grads = mean_over(found_here, devices)
     found = {"loss": loss, "finite": jnp.isfinite(loss)}
     leaves, of_leaves = leaves_by_path(params)[0], leaves_by_path(grads)[0]
     read = [(apply_transform(tie, leaves[tie.source]), leaves[tie.target]) for tie in ties]

@@ -32,6 +32,7 @@ class Settings(LookSettings, PrecisionSettings):
         rate_seeds: number of seeds that choose the learning rates, 1000, 1001, ...; they are not among the reported ones
         margin: smallest difference of final losses that matters. Claims that arms differ by less are tested as well (default:
             that of the script)
+        mesh: number of devices that train each model together, each on its part of a batch (default: 1)
         record_every: steps between records of the losses, of the gradients of the two uses, and of the distance of the leaves
             (default: a fortieth of the steps)
     """
@@ -46,6 +47,7 @@ class Settings(LookSettings, PrecisionSettings):
     table_factors: list[float] | None = None
     rate_seeds: int = 2
     margin: float | None = None
+    mesh: int = 1
     record_every: int | None = None
 
     def resolved(self) -> "Settings":
@@ -62,7 +64,7 @@ class Settings(LookSettings, PrecisionSettings):
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""
         super().check()
-        checks.check_counts(self, ("steps", "rate_seeds", "record_every"))
+        checks.check_counts(self, ("steps", "rate_seeds", "mesh", "record_every"))
         checks.check_positive(self, ("hours", "margin"))
         if self.steps is None and self.hours is None:
             raise BadInput("--steps: give a number of steps, or --hours")

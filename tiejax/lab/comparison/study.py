@@ -34,7 +34,7 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
 from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
 from tiejax.lab.runs.stages import Stages, Stopped
-from tiejax.lab.runs.train import begin
+from tiejax.lab.runs.train import begin, warn_of_deadlock
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.sizes import MOST_STEPS
 from tiejax.statistics.power import fewest_seeds
@@ -47,6 +47,7 @@ class Subject(NamedTuple):
     """What is compared.
 
     Attributes:
+        study: the name of the study.
         name: its name on the page.
         recipe: how its models train.
         arms: the arms.
@@ -56,6 +57,7 @@ class Subject(NamedTuple):
         fingerprint: of the data.
     """
 
+    study: str
     name: str
     recipe: Recipe
     arms: Sequence[Arm]
@@ -81,7 +83,8 @@ def run(launched: Launched, console: Console) -> int:
     stop, facts = begin(launched, console)
     parts = directory.manifest.all_parts
     announce(settings, subject, console, parts)
-    block, known = block_size(parts), settings.steps or MOST_STEPS
+    warn_of_deadlock(settings.mesh, console)
+    block, known = block_size(parts, settings.mesh), settings.steps or MOST_STEPS
     stages = Stages(launched, console, stop, costs(settings, subject, parts, known))
     try:
         with console:
@@ -99,7 +102,7 @@ def run(launched: Launched, console: Console) -> int:
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
     results = plain(
         {
-            "experiment": "own_model",
+            "experiment": subject.study,
             **described(subject, settings, steps),
             "rates": rates,
             "tuning": {name: row for kind, found in tried.items() for name, row in named_rows(kind, found).items()},
@@ -157,7 +160,7 @@ def points_of(settings: Settings) -> tuple[list[float], list[float]]:
 
 def costs(settings: Settings, subject: Subject, parts: Sequence[int | list[int]], steps: int) -> dict[str, float]:
     """Return the cost of every stage that is planned, in runs of one block."""
-    block, planned = block_size(parts), {PLAN: 0.02}
+    block, planned = block_size(parts, settings.mesh), {PLAN: 0.02}
     rates, factors = points_of(settings)
     for kind in subject.classes:
         if len(rates) > 1:
@@ -173,7 +176,7 @@ def costs(settings: Settings, subject: Subject, parts: Sequence[int | list[int]]
 
 def budget_of(settings: Settings, subject: Subject, stages: Stages, parts: Sequence[int | list[int]]) -> Budget:
     """Return what decides the number of steps."""
-    block = block_size(parts)
+    block = block_size(parts, settings.mesh)
     trainer = Trainer(subject.recipe, MOST_STEPS, stages)
     kinds = len(subject.classes) if settings.tuned else 0
     return Budget(
@@ -238,7 +241,7 @@ def train_all(
     whole = segments.segments_of(subject.arms)
     while True:
         parts = [seed_list(part) for part in directory.manifest.all_parts]
-        for seeds in segments.blocks_of(parts, block_size(directory.manifest.all_parts)):
+        for seeds in segments.blocks_of(parts, block_size(directory.manifest.all_parts, settings.mesh)):
             name = "-".join(map(str, seeds))
             if name not in trained:
                 for stage, cost in costs_of(whole, seeds).items():

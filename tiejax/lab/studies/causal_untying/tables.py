@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting.looks import looks_table
-from tiejax.lab.reporting.rates import rates_table
+from tiejax.lab.reporting.sections import rates_table
 from tiejax.lab.studies.causal_untying import plan
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +19,6 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble, build_model
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text
-from tiejax.lab.studies.embedding_coupling.trees import named, unnamed
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
 from tiejax.pretraining.masked_lm import TIE
@@ -146,3 +146,15 @@ def export(settings: Settings, name: str, text: Text, pretrained: Arrays, run: R
 def with_target(stored: PyTree) -> PyTree:
     """Return stored parameters with a None leaf for the target of the tie, which files omit."""
     return stored | {bert.HEAD: stored[bert.HEAD] | {"embedding": None}}
+
+
+def named(params: PyTree, prefix: str) -> dict[str, np.ndarray]:
+    """Flatten nested dictionaries to arrays named `prefix/path`; None leaves are left out."""
+    leaves = flax.traverse_util.flatten_dict({prefix: params}, sep="/")
+    return {name: np.asarray(leaf) for name, leaf in leaves.items() if leaf is not None}
+
+
+def unnamed(arrays: Mapping[str, np.ndarray], prefix: str) -> PyTree:
+    """Rebuild nested dictionaries from the arrays named `prefix/path`."""
+    chosen = {name: leaf for name, leaf in arrays.items() if name.startswith(f"{prefix}/")}
+    return flax.traverse_util.unflatten_dict(chosen, sep="/")[prefix]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting.rates import rates_table
+from tiejax.lab.reporting.sections import rates_table
 from tiejax.lab.reporting.words import share
 from tiejax.lab.studies.layer_tying.drawing import MIB
 from tiejax.lab.studies.layer_tying.figures import final_maps
