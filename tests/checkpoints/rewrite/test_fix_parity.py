@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tiejax.checkpoints.check import check_folder  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, WEIGHTS, open_checkpoint  # noqa: E402
+from tiejax.checkpoints.hub.errors import CheckpointError  # noqa: E402
 from tiejax.checkpoints.rewrite.fix import fix  # noqa: E402
 from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
 from tiejax.checkpoints.rewrite.untie import untie  # noqa: E402
@@ -118,19 +119,27 @@ def test_repaired_copy(tmp_path, kind, damages):
         changes = fix(here / "damaged", here / "fixed")
         assert len(changes) == len(damages), changes
         one = check_folder(here / "fixed")
-        assert (one.answer, one.edit) == ("agrees", None), one
+        # Different tables of an encoder and a decoder are one in version 4.
+        differs = (kind, tied) == ("bart", False)
+        assert (one.answer, one.edit) == ("cannot say" if differs else "agrees", None), one
         expected, found = states(loaded(here / "sound")), states(loaded(here / "fixed"))
         assert expected.keys() == found.keys()
         assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
         assert "## Changed by tiejax" in (here / "fixed" / "README.md").read_text()
-        assert fix(here / "fixed", here / "again") == ()
+        if not differs:
+            assert fix(here / "fixed", here / "again") == ()
         assert not (here / "again").exists()
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", ["llama", "bert", "bart", "gpt2", "t5", "rembert", "gemma3_text"])
 def test_sound_checkpoint_is_not_copied(tmp_path, kind, tied):
-    assert fix(saved(kind, tied, tmp_path / "c"), tmp_path / "out") == ()
+    folder = saved(kind, tied, tmp_path / "c")
+    if (kind, tied) == ("bart", False):
+        with pytest.raises(CheckpointError, match="are one tensor in this version"):  # version 4
+            fix(folder, tmp_path / "out")
+    else:
+        assert fix(folder, tmp_path / "out") == ()
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 

@@ -8,7 +8,7 @@ from tiejax.checkpoints.check import Judgement, contradiction, foreign_prefix, j
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, with_flag
-from tiejax.checkpoints.hub.locate import plain, stored_under
+from tiejax.checkpoints.hub.locate import plain, stored_under, wrapped
 from tiejax.checkpoints.rewrite.card import section
 from tiejax.checkpoints.rewrite.further import further_copies
 from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, rewrite
@@ -94,6 +94,8 @@ def _flag(checkpoint: Checkpoint, tables: Stored, judgement: Judgement) -> bool 
     if judgement.answer == "agrees":
         return None
     if judgement.answer == "cannot say" and not contradiction(checkpoint.config):
+        if wrapped(checkpoint) or foreign_prefix(checkpoint) or checkpoint.stale:
+            return None  # names and index can be repaired whatever the tables are
         raise CheckpointError(f"{checkpoint.folder}: cannot be repaired: {judgement.reason}")
     says_untied = flag_of(checkpoint.config).tied is False and not contradiction(checkpoint.config)
     if tables.output is not None and tables.relation not in ("head", "equal", "rounded") and not says_untied:
