@@ -53,7 +53,7 @@ class GPT(eqx.Module):
         return jax.vmap(self.norm)(x) @ self.head.T
 
 
-_, static = eqx.partition(eqx.filter_eval_shape(GPT, jax.random.key(0)), eqx.is_array_like)
+_, static = eqx.partition(GPT(jax.random.key(0)), eqx.is_array)
 
 
 def init(key):
