@@ -52,6 +52,14 @@ REFUSED = [
     ({"init": lambda: {}}, "init: failed with TypeError"),
     ({"ties": Tie("embed", "haed")}, "ties: .*no leaf haed; did you mean head"),
     ({"ties": Tie("embed", "body")}, "ties: .*embed -> body"),
+    ({"name": " "}, "name: expected a line of text"),
+    ({"name": "two\nlines"}, "name: expected a line of text"),
+    ({"max_norm": -1.0}, "max_norm: expected a finite number > 0, or None, got -1.0"),
+    ({"steps": 1}, "--steps: untie-2/3 needs at least 2 steps"),
+    ({"schedule": lambda step: 1.0}, "schedule: failed with TypeError"),
+    ({"schedule": lambda step, steps: jnp.ones(3)}, r"schedule: expected a factor, got an array of shape \(3,\)"),
+    ({"claims": lambda losses: 3}, "claims: expected a list of tiejax.statistics.claims.Claim, got 3"),
+    ({"claims": lambda losses: losses["tide"]}, "claims: failed with KeyError: 'tide'"),
     ({"optimizer": 1e-3}, "optimizer: expected a function of the learning rate"),
     ({"optimizer": branching}, "optimizer: failed with TracerBoolConversionError: .*no Python branch"),
     (
@@ -72,6 +80,14 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(changes, words, tmp_pa
     with pytest.raises(ValueError, match=words):
         comparison(**changes).run(tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_models_that_all_diverge_are_reported(tmp_path, capsys):
+    """With warnings as errors: every model is named, and no claim is decided."""
+    nan = lambda params, batch, key: loss(params, batch, key) * jnp.nan  # noqa: E731
+    outcome = comparison(loss=nan, rates=[0.1], steps=6).run(tmp_path / "out")
+    assert "untie-2/3 seed 1 became non-finite" in capsys.readouterr().out
+    assert {row["verdict"] for row in outcome.claims} == {"undecided"}
 
 
 def test_a_model_that_is_too_large_is_refused_with_its_size(tmp_path):

@@ -1,6 +1,6 @@
 """Checks of the functions of a comparison by the shapes of their results, before anything is trained or written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import tying
+from tiejax.lab.comparison.arms import Arm
 from tiejax.lab.comparison.data import Data, length_of
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay, with_own_rates
 from tiejax.lab.comparison.recipe import number_of_rates, with_metrics
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.statistics.claims import Claim
 from tiejax.system.memory import machine_memory, size_words
 from tiejax.tying.leaves import is_array
 from tiejax.tying.tie import leaves_by_path
@@ -32,8 +34,11 @@ def _called(name: str, function: Callable[..., Any], *args: Any, advice: str = "
     try:
         return jax.eval_shape(function, *args)
     except Exception as error:  # whatever the function raises
-        message = " ".join(str(error).split("\n", 1)[0].split())[:200]
-        raise BadInput(f"{name}: failed with {type(error).__name__}: {message}{advice}") from None
+        raise BadInput(f"{name}: failed with {_in_a_line(error)}{advice}") from None
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).partition(chr(10))[0].split())[:200]}"
 
 
 def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shapes:
@@ -49,10 +54,32 @@ def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shap
     try:
         resolved = tying.resolve_full(ties, params)
     except tying.TieError as error:
-        raise BadInput(f"ties: {error}") from None
+        raise BadInput(f"ties: {str(error).removeprefix('ties: ')}") from None
     if not resolved:
         raise BadInput("ties: expected at least one")
     return Shapes(params, resolved)
+
+
+def check_text_and_norm(name: str, max_norm: Any) -> None:
+    """Raise BadInput unless the name is a line of text and the limit of the norm, if any, is above 0."""
+    if not (isinstance(name, str) and name.strip() and name.isprintable()):
+        raise BadInput(f"name: expected a line of text, got {name!r:.60}")
+    if max_norm is not None and not (isinstance(max_norm, int | float) and 0 < max_norm < float("inf")):
+        raise BadInput(f"max_norm: expected a finite number > 0, or None, got {max_norm!r:.60}")
+
+
+def check_claims(own: Callable[..., Any] | None, arms: Sequence[Arm], seeds: int) -> None:
+    """Raise BadInput unless claims of one's own can be made from final losses, here from random ones."""
+    if own is None:
+        return
+    rng = np.random.default_rng(0)
+    losses = {arm.name: rng.uniform(1, 2, seeds) for arm in arms}
+    try:
+        found = own(losses)
+    except Exception as error:  # whatever the function raises
+        raise BadInput(f"claims: failed with {_in_a_line(error)}") from None
+    if not isinstance(found, list | tuple) or any(not isinstance(claim, Claim) for claim in found):
+        raise BadInput(f"claims: expected a list of tiejax.statistics.claims.Claim, got {found!r:.60}")
 
 
 def check_losses(loss: Callable[..., Any], evaluate: Callable[[PyTree, PyTree], Any], data: Data, shapes: Shapes) -> None:
@@ -77,6 +104,14 @@ def _check_scalar(name: str, value: Any) -> None:
     if shape != () or not jnp.issubdtype(value.dtype, jnp.floating):
         what = f"{value.dtype} of shape {shape}" if shape is not None else type(value).__name__
         raise BadInput(f"{name}: expected the mean loss, a floating-point scalar, got {what}")
+
+
+def check_schedule(schedule: Callable[..., Any]) -> None:
+    """Raise BadInput unless the schedule returns a factor for a traced step of a known number of steps."""
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    factor = _called("schedule", lambda step: jnp.asarray(schedule(step, 100), jnp.float32), step)
+    if factor.shape != ():
+        raise BadInput(f"schedule: expected a factor, got an array of shape {factor.shape}")
 
 
 def check_optimizer(optimizer: Callable[..., Any], table_factors: Any, shapes: Shapes) -> None:

@@ -178,10 +178,15 @@ class Comparison:
     def _prepare(self, settings: Settings, console: Console, study: str) -> Subject:
         """Check every argument; return what is compared, for a study of this name. Raises BadInput."""
         arms = self._arms()
+        if settings.steps == 1 and (changing := [arm.name for arm in arms if arm.fork is not None]):
+            raise BadInput(f"--steps: {changing[0]} needs at least 2 steps, one before its change and one after it")
+        checks.check_text_and_norm(self.name, self.max_norm)
         found = data.checked(self.training, self.held_out, self.batch_size)
         shapes = checks.shapes_of(self.init, self.ties)
         evaluate = self.evaluate or (lambda params, batch: first_of(self.loss(params, batch, None)))
         checks.check_losses(self.loss, evaluate, found, shapes)
+        checks.check_schedule(self.schedule)
+        checks.check_claims(self.claims, arms, settings.number_of_seeds)
         checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
         checks.check_size(self.optimizer, shapes, block_size([settings.seed_list], settings.mesh))
         checks.check_mesh(settings.mesh, self.batch_size, shapes.ties)

@@ -1,5 +1,6 @@
 """The figures of a comparison, with captions."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,9 +30,10 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
     """Return all figures: final losses, their course, and the two uses where they were recorded."""
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
     plots = [plot_final(losses, results["baseline"], results["unit"], results["margin"])]
-    plots.append(plot_course(arrays, list(losses), results["baseline"], results["unit"], results["forks"]))
-    if any(f"{arm}/train_distance" in arrays for arm in losses):
-        plots.append(plot_uses(arrays, list(losses), results["forks"]))
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of means where all models diverged
+        plots.append(plot_course(arrays, list(losses), results["baseline"], results["unit"], results["forks"]))
+        if any(f"{arm}/train_distance" in arrays for arm in losses):
+            plots.append(plot_uses(arrays, list(losses), results["forks"]))
     return plots
 
 
