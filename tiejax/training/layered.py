@@ -19,14 +19,11 @@ from tiejax.training.choices import Moments, Precision
 from tiejax.training.placement import DATA, total
 from tiejax.training.stack import LayeredOptimizer, LayeredState, moved, stack_of, stack_size_of, with_stack
 from tiejax.training.step import products_in
+from tiejax.tying.leaves import tree_bytes
 
 PyTree = Any
 # (full tree of parameters, batch, dropout key or None, reads [layers], sends [layers]) -> mean loss, or a device's share of it
 LayeredLoss = Callable[[PyTree, Any, Any, Any, Any], jax.Array]
-
-
-def _bytes(tree: PyTree) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
 def _specs(batch: Any) -> Any:
@@ -290,8 +287,8 @@ class Layered:
     def _size(self, state: LayeredState, wiring: tying.Wiring) -> Size:
         """Return the memory of training with this stack size."""
         stack_size, arrays = self.stack_size(state.params), jax.tree.leaves(state.params)
-        parameter_bytes, optimizer_bytes = _bytes(arrays), _bytes((state.stack_state, state.rest_state))
-        stack_bytes = _bytes((stack_of(state.params, self._path), state.stack_state))
+        parameter_bytes, optimizer_bytes = tree_bytes(arrays), tree_bytes((state.stack_state, state.rest_state))
+        stack_bytes = tree_bytes((stack_of(state.params, self._path), state.stack_state))
         memory = self._steps[stack_size].memory_analysis()
         # One change of ties adds at most one slot.
         largest = stack_size if self._storage == "full" else min(stack_size + 1, len(wiring.reads))
@@ -299,7 +296,7 @@ class Layered:
         return Size(
             parameters=sum(leaf.size for leaf in arrays),
             parameter_bytes=parameter_bytes,
-            gradient_bytes=_bytes(jax.eval_shape(self._uses, state.params, wiring)[0]),
+            gradient_bytes=tree_bytes(jax.eval_shape(self._uses, state.params, wiring)[0]),
             optimizer_bytes=optimizer_bytes,
             peak_bytes=int(used - memory.alias_size_in_bytes),
             move_bytes=parameter_bytes + optimizer_bytes + stack_bytes // stack_size * largest,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.training.step import TrainState
+from tiejax.tying.leaves import tree_bytes
 
 PyTree = Any
 SplitMembers = list[list[PyTree]]  # [seed of a device][arm]
@@ -34,7 +35,7 @@ class EnsembleState(NamedTuple):
         if not leaves or any(np.ndim(leaf) < 2 or not hasattr(leaf, "dtype") for leaf in leaves):
             return f"EnsembleState(leaves={len(leaves)})"  # not laid out [seed, arm, ...]: split members, or no arrays
         seeds, arms = leaves[0].shape[:2]
-        megabytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) / 1e6
+        megabytes = tree_bytes(leaves) / 1e6
         shown = f"seeds={seeds}, arms={arms}, cursor={_shown(self.cursor)}"
         return f"EnsembleState({shown}, leaves={len(leaves)}, {megabytes:.1f} MB)"
 

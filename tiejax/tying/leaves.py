@@ -26,6 +26,11 @@ def nnx_variables(paths: Iterable[str]) -> frozenset[str]:
     return frozenset(f"{path}{NNX_SUFFIX}" for path in parents)
 
 
+def tree_bytes(tree: Any) -> int:
+    """Return the bytes of all arrays of a tree, or of their shapes."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is an array, traced or not, or the shape and dtype of one."""
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, np.bool_)

@@ -9,13 +9,13 @@ import numpy as np
 
 from tiejax import tying
 from tiejax.lab.comparison.arms import Arm
-from tiejax.lab.comparison.data import Data, length_of
+from tiejax.lab.comparison.data import Data, failure, length_of
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay, with_own_rates
 from tiejax.lab.comparison.recipe import number_of_rates, with_metrics
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.statistics.claims import Claim
 from tiejax.system.memory import machine_memory, size_words
-from tiejax.tying.leaves import is_array
+from tiejax.tying.leaves import is_array, tree_bytes
 from tiejax.tying.tie import leaves_by_path
 
 PyTree = Any
@@ -34,11 +34,7 @@ def _called(name: str, function: Callable[..., Any], *args: Any, advice: str = "
     try:
         return jax.eval_shape(function, *args)
     except Exception as error:  # whatever the function raises
-        raise BadInput(f"{name}: failed with {_in_a_line(error)}{advice}") from None
-
-
-def _in_a_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).partition(chr(10))[0].split())[:200]}"
+        raise BadInput(f"{name}: failed with {failure(error)}{advice}") from None
 
 
 def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shapes:
@@ -77,7 +73,7 @@ def check_claims(own: Callable[..., Any] | None, arms: Sequence[Arm], seeds: int
     try:
         found = own(losses)
     except Exception as error:  # whatever the function raises
-        raise BadInput(f"claims: failed with {_in_a_line(error)}") from None
+        raise BadInput(f"claims: failed with {failure(error)}") from None
     if not isinstance(found, list | tuple) or any(not isinstance(claim, Claim) for claim in found):
         raise BadInput(f"claims: expected a list of tiejax.statistics.claims.Claim, got {found!r:.60}")
 
@@ -114,8 +110,11 @@ def check_schedule(schedule: Callable[..., Any]) -> None:
         raise BadInput(f"schedule: expected a factor, got an array of shape {factor.shape}")
 
 
-def check_optimizer(optimizer: Callable[..., Any], table_factors: Any, shapes: Shapes) -> None:
-    """Raise BadInput unless the optimizer is a function of one or two learning rates that updates these parameters."""
+def check_optimizer(optimizer: Callable[..., Any], table_factors: Any, shapes: Shapes) -> PyTree:
+    """Return the shapes of the optimizer's state.
+
+    Raises BadInput unless the optimizer is a function of one or two learning rates that updates these parameters.
+    """
     number = number_of_rates(optimizer) if callable(optimizer) else 0
     if number not in (1, 2):
         raise BadInput("optimizer: expected a function of the learning rate, or of that and the tables', such as optax.adamw")
@@ -132,15 +131,12 @@ def check_optimizer(optimizer: Callable[..., Any], table_factors: Any, shapes: S
     except tying.TieError as error:
         message = str(error).replace("max_norm of Ensemble and make_step", "max_norm of Comparison")
         raise BadInput(f"optimizer: {message}") from None
+    return state
 
 
-def check_size(optimizer: Callable[..., Any], shapes: Shapes, members: int) -> None:
+def check_size(params: PyTree, opt_state: PyTree, members: int) -> None:
     """Raise BadInput if the models that train at a time do not fit into memory with their optimizer state and gradients."""
-    own = with_own_rates(optimizer, number_of_rates(optimizer), warm_up_constant_decay, 100)
-    state = jax.eval_shape(own.init, shapes.params)
-    params, moments = (sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-                       for tree in (shapes.params, state))  # fmt: skip
-    each = 2 * params + moments
+    each = 2 * tree_bytes(params) + tree_bytes(opt_state)
     memory = _memory()
     here = members if jax.default_backend() == "cpu" else -(-members // jax.device_count())
     if memory is not None and here * each > memory:

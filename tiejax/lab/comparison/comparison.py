@@ -187,8 +187,8 @@ class Comparison:
         checks.check_losses(self.loss, evaluate, found, shapes)
         checks.check_schedule(self.schedule)
         checks.check_claims(self.claims, arms, settings.number_of_seeds)
-        checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
-        checks.check_size(self.optimizer, shapes, block_size([settings.seed_list], settings.mesh))
+        opt_state = checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
+        checks.check_size(shapes.params, opt_state, block_size([settings.seed_list], settings.mesh))
         checks.check_mesh(settings.mesh, self.batch_size, shapes.ties)
         recipe = Recipe(
             init=self.init,

@@ -10,6 +10,7 @@ import numpy as np
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.training.example_feed import ExampleFeed, FunctionFeed
+from tiejax.tying.leaves import tree_bytes
 from tiejax.tying.tie import leaves_by_path
 
 PyTree = Any
@@ -37,7 +38,7 @@ class Data(NamedTuple):
 
     def feed(self, first: int) -> Any:
         """Return the feed of training that begins at a step of the run."""
-        window = max(1, min(MOST_WINDOW, WINDOW_BYTES // max(1, _bytes_of(self.batch()))))
+        window = max(1, min(MOST_WINDOW, WINDOW_BYTES // max(1, tree_bytes(self.batch()))))
         if self.made:
             return FunctionFeed(self.training, first, window)
         return ExampleFeed(self.training, self.batch_size, first, window)
@@ -93,7 +94,7 @@ def checked(training: Any, held_out: Any, batch_size: int) -> Data:
     try:
         batch = data.batch()
     except Exception as error:  # whatever the function raises
-        raise BadInput(f"training: the function failed for seed 0 and step 0: {type(error).__name__}: {_line(error)}") from None
+        raise BadInput(f"training: the function failed for seed 0 and step 0: {failure(error)}") from None
     if not jax.tree.leaves(batch):
         raise BadInput("training: a batch has no arrays")
     _check_same(batch, data.held_out)
@@ -123,7 +124,7 @@ def _arrays(name: str, tree: Any) -> PyTree:
     try:
         found = jax.tree.map(np.asarray, tree)
     except Exception as error:  # whatever a leaf that is no array raises
-        raise BadInput(f"{name}: expected arrays [examples, ...]: {_line(error)}") from None
+        raise BadInput(f"{name}: expected arrays [examples, ...]: {failure(error)}") from None
     leaves = jax.tree.leaves(found)
     if not leaves or any(leaf.ndim < 1 or leaf.dtype == object for leaf in leaves):
         raise BadInput(f"{name}: expected arrays [examples, ...], got {type(tree).__name__}")
@@ -133,9 +134,6 @@ def _arrays(name: str, tree: Any) -> PyTree:
     return found
 
 
-def _bytes_of(tree: PyTree) -> int:
-    return sum(int(leaf.nbytes) for leaf in jax.tree.leaves(tree))
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def failure(error: Exception) -> str:
+    """Return the type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {' '.join(str(error).partition(chr(10))[0].split())[:200]}"

@@ -1,7 +1,7 @@
 """The figures of a comparison, with captions."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,10 @@ USES = {
     "cosine": "cosine of g_source and g_target",
     "distance": "|T(source) - target| / |T(source)|",
 }
+USES_CAPTION = (
+    "Gradients of the two leaves of the tie, and the distance between them, over training: medians over seeds. g_source "
+    "and g_target are the gradients with respect to the two uses; dotted: the steps at which ties end or begin."
+)
 EARLY = 0.1  # share of the run that the curves of differences leave out
 
 
@@ -30,10 +34,10 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
     """Return all figures: final losses, their course, and the two uses where they were recorded."""
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
     plots = [plot_final(losses, results["baseline"], results["unit"], results["margin"])]
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of means where all models diverged
-        plots.append(plot_course(arrays, list(losses), results["baseline"], results["unit"], results["forks"]))
-        if any(f"{arm}/train_distance" in arrays for arm in losses):
-            plots.append(plot_uses(arrays, list(losses), results["forks"]))
+    plots.append(plot_course(arrays, list(losses), results["baseline"], results["unit"], results["forks"]))
+    if any(f"{arm}/train_distance" in arrays for arm in losses):
+        shown = {name: title for name, title in USES.items() if any(f"{arm}/train_{name}" in arrays for arm in losses)}
+        plots.append(plot_uses(arrays, shown, results["forks"], colours(list(losses)), USES_CAPTION))
     return plots
 
 
@@ -63,19 +67,14 @@ def plot_course(arrays: Arrays, arms: Sequence[str], baseline: str, unit: str, f
     """Plot the held-out loss of every arm over steps, and that less the loss of the first one."""
     figure, (whole, less) = grid(2, 2, 4.6, 3.2, below=0.3)
     colour_of = colours(arms)
-    base_step, base = arrays[f"{baseline}/validation_step"], arrays[f"{baseline}/validation_loss"]
     less.axhline(0, color="black", linewidth=0.8)
     for arm in arms:
         step, values = arrays[f"{arm}/validation_step"], arrays[f"{arm}/validation_loss"]
         later = step >= max(forks.get(arm, 0), EARLY * step[-1])
-        whole.plot(step[later], np.nanmedian(values, axis=0)[later], color=colour_of[arm], linewidth=1.5, label=arm)
+        whole.plot(step[later], over_seeds(np.nanmedian, values)[later], color=colour_of[arm], linewidth=1.5, label=arm)
         if arm == baseline:
             continue
-        common, own, of_base = np.intersect1d(step, base_step, return_indices=True)
-        shown = common >= max(forks.get(arm, 0), EARLY * step[-1])
-        differences = (values[:, own] - base[:, of_base])[:, shown]
-        less.plot(common[shown], differences.T, color=colour_of[arm], alpha=0.25, linewidth=0.7)
-        less.plot(common[shown], np.nanmean(differences, axis=0), color=colour_of[arm], linewidth=2)
+        plot_less(less, arrays, (arm, baseline), max(forks.get(arm, 0), EARLY * step[-1]), colour_of[arm])
     whole.set_ylabel(f"held-out loss ({unit})")
     less.set_ylabel(f"held-out loss - that of {baseline}")
     for panel in (whole, less):
@@ -88,22 +87,37 @@ def plot_course(arrays: Arrays, arms: Sequence[str], baseline: str, unit: str, f
     return Plot("course", caption, figure)
 
 
-def plot_uses(arrays: Arrays, arms: Sequence[str], forks: Mapping[str, int]) -> Plot:
-    """Plot the gradients of the two uses, and the distance of the leaves, over steps."""
-    shown = {name: title for name, title in USES.items() if any(f"{arm}/train_{name}" in arrays for arm in arms)}
-    figure, panels = grid(len(shown), 3, 4.2, 3.0, below=0.3)
-    colour_of = colours(arms)
-    for panel, (field, title) in zip(panels, shown.items(), strict=True):
-        for arm in arms:
+def plot_less(panel: Any, arrays: Arrays, arms: tuple[str, str], since: float, colour: str) -> None:
+    """Plot the held-out loss of an arm less that of another over steps, from a step on: thin: seeds, thick: their mean."""
+    (step, values), (base_step, base) = ((arrays[f"{arm}/validation_step"], arrays[f"{arm}/validation_loss"]) for arm in arms)
+    common, own, of_base = np.intersect1d(step, base_step, return_indices=True)
+    shown = common >= since
+    differences = (values[:, own] - base[:, of_base])[:, shown]
+    panel.plot(common[shown], differences.T, color=colour, alpha=0.25, linewidth=0.7)
+    panel.plot(common[shown], over_seeds(np.nanmean, differences), color=colour, linewidth=2, label=arms[0])
+
+
+def over_seeds(function: Callable[..., Any], values: np.ndarray) -> Any:
+    """Return the mean or median of the models that have not diverged, `[record]`; NaN where all have."""
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        return function(values, axis=0)
+
+
+def plot_uses(
+    arrays: Arrays, fields: Mapping[str, str], forks: Mapping[str, int], colour_of: Mapping[str, str], caption: str
+) -> Plot:
+    """Plot the gradients of the two uses, and the distance of the leaves, over steps.
+
+    fields: record -> title of its panel. forks: steps of changes. colour_of: the colour of every arm that is shown.
+    """
+    figure, panels = grid(len(fields), 3, 4.2, 3.0, below=0.3)
+    for panel, (field, title) in zip(panels, fields.items(), strict=True):
+        for arm, colour in colour_of.items():
             step, values = arrays[f"{arm}/train_step"], arrays[f"{arm}/train_{field}"]
-            panel.plot(step, np.nanmedian(values, axis=0), color=colour_of[arm], linewidth=1.5, label=arm)
+            panel.plot(step, over_seeds(np.nanmedian, values), color=colour, linewidth=1.5, label=arm)
             if fork := forks.get(arm):
-                panel.axvline(fork, color=colour_of[arm], linewidth=0.6, linestyle=":")
+                panel.axvline(fork, color=colour, linewidth=0.6, linestyle=":")
         panel.set_title(title, fontsize=10)
         thousands(panel)
     legend_below(figure, panels[0])
-    caption = (
-        "Gradients of the two leaves of the tie, and the distance between them, over training: medians over seeds. g_source "
-        "and g_target are the gradients with respect to the two uses; dotted: the steps at which ties end or begin."
-    )
     return Plot("uses", caption, figure)

@@ -39,6 +39,7 @@ from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.sizes import MOST_STEPS
 from tiejax.statistics.power import fewest_seeds
 from tiejax.system.json_values import plain
+from tiejax.tying.leaves import tree_bytes
 
 Point = tuple[float, ...]  # learning rates of a model: the optimizer's, and that of the tables if it takes one
 
@@ -92,8 +93,8 @@ def run(launched: Launched, console: Console) -> int:
             every = settings.every(steps)
             subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
             trainer = Trainer(subject.recipe, steps, stages)
-            tried = tune_all(trainer, settings, subject, block, console)
-            rates = {kind: best_of(found) for kind, found in tried.items()}
+            chosen = tune_all(trainer, settings, subject, block, console)
+            rates = {kind: found.point for kind, found in chosen.items()}
             arrays, looks = train_all(launched, trainer, subject, rates, console)
     except Stopped:
         console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
@@ -105,7 +106,9 @@ def run(launched: Launched, console: Console) -> int:
             "experiment": subject.study,
             **described(subject, settings, steps),
             "rates": rates,
-            "tuning": {name: row for kind, found in tried.items() for name, row in named_rows(kind, found).items()},
+            "tuning": tuning_rows(
+                {f"{kind}, {name}": one for kind, (_, found) in chosen.items() for name, one in found.items()}
+            ),
             "tuning_seeds": settings.tuning_seeds if settings.tuned else [],
             **summary(arrays, seeds, subject, settings, looks),
             **facts_of(looks, [seed_list(part) for part in directory.manifest.all_parts]),
@@ -195,40 +198,31 @@ def point_of(subject: Subject, rate: float, factor: float) -> Point:
     return (rate,) if subject.recipe.rates == 1 else (rate, rate * factor)
 
 
-def tune_all(
-    trainer: Trainer, settings: Settings, subject: Subject, block: int, console: Console
-) -> dict[Class, dict[str, tuple[Tried | None, Point]]]:
+class Chosen(NamedTuple):
+    """The learning rates that a class of arms has chosen, and what was tried for it: name of the setting -> tries."""
+
+    point: Point
+    tried: dict[str, Tried]
+
+
+def tune_all(trainer: Trainer, settings: Settings, subject: Subject, block: int, console: Console) -> dict[Class, Chosen]:
     """Choose the learning rates of every class of arms: the rate first, then the factor of the tables' at that rate."""
     rates, factors = points_of(settings)
-    found: dict[Class, dict[str, tuple[Tried | None, Point]]] = {}
+    found: dict[Class, Chosen] = {}
     for kind, arm in subject.classes.items():
-        rate, factor, chosen = rates[0], factors[0], dict[str, tuple[Tried | None, Point]]()
+        rate, factor, tried = rates[0], factors[0], dict[str, Tried]()
         tuning = Tuning(kind, arm, settings.tuning_seeds, block)
         if len(rates) > 1:
-            tried = tune(trainer, tuning, rates, lambda value, factor=factor: point_of(subject, value, factor))
-            rate = float(tried.rates[tried.best])
-            chosen["learning rate"] = tried, point_of(subject, rate, factor)
+            of_rates = tune(trainer, tuning, rates, lambda value, factor=factor: point_of(subject, value, factor))
+            rate, tried["learning rate"] = of_rates.rate, of_rates
         if len(factors) > 1:
-            tried = tune(trainer, tuning, factors, lambda value, rate=rate: point_of(subject, rate, value))
-            factor = float(tried.rates[tried.best])
-            chosen["table factor"] = tried, point_of(subject, rate, factor)
-        chosen.setdefault("learning rate", (None, point_of(subject, rate, factor)))
-        for name, (tried_one, _) in chosen.items():
-            for line in rate_lines({f"{kind}": tried_one}, subject.unit, name) if tried_one is not None else ():
+            of_factors = tune(trainer, tuning, factors, lambda value, rate=rate: point_of(subject, rate, value))
+            factor, tried["table factor"] = of_factors.rate, of_factors
+        for name, one in tried.items():
+            for line in rate_lines({kind: one}, subject.unit, name):
                 console.say(line)
-        found[kind] = chosen
+        found[kind] = Chosen(point_of(subject, rate, factor), tried)
     return found
-
-
-def best_of(chosen: Mapping[str, tuple[Tried | None, Point]]) -> Point:
-    """Return the learning rates that a class of arms has chosen."""
-    return list(chosen.values())[-1][1] if "table factor" in chosen else chosen["learning rate"][1]
-
-
-def named_rows(kind: Class, chosen: Mapping[str, tuple[Tried | None, Point]]) -> dict[str, dict[str, Any]]:
-    """Return what was tried, as in results.json."""
-    tried = {f"{kind}, {name}": one for name, (one, _) in chosen.items() if one is not None}
-    return tuning_rows(tried)
 
 
 def train_all(
@@ -284,6 +278,8 @@ def described(subject: Subject, settings: Settings, steps: int) -> dict[str, Any
     """Return what was compared, as in results.json."""
     data, names = subject.recipe.data, [arm.name for arm in subject.arms]
     examples = None if data.made else length_of(data.training)
+    params = jax.eval_shape(subject.recipe.init, jax.random.key(0))
+    flops = flops_of(subject.recipe, params)  # of all arms: a tie costs no operation
     return {
         "name": subject.name,
         "unit": subject.unit,
@@ -298,21 +294,14 @@ def described(subject: Subject, settings: Settings, steps: int) -> dict[str, Any
         "epochs": None if examples is None else steps * data.batch_size / examples,
         "held_out": length_of(data.held_out),
         "fingerprint": subject.fingerprint,
-        "costs": {arm.name: cost_of(subject, arm) for arm in subject.arms},
+        "costs": {arm.name: sizes_of(params, subject.recipe.ties, arm) | {"flops": flops} for arm in subject.arms},
     }
 
 
-def cost_of(subject: Subject, arm: Arm) -> dict[str, Any]:
-    """Return parameters and stored bytes of an arm's model at the end, and the operations of a step as XLA counts them."""
-    recipe = subject.recipe
-    params = jax.eval_shape(recipe.init, jax.random.key(0))
-    kept = tying.store(params, recipe.ties) if arm.tied else params
-    leaves = jax.tree.leaves(kept)
-    return {
-        "parameters": sum(int(np.prod(leaf.shape)) for leaf in leaves),
-        "bytes": sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves),
-        "flops": flops_of(recipe, params),
-    }
+def sizes_of(params: Any, ties: tying.Ties, arm: Arm) -> dict[str, int]:
+    """Return the parameters and stored bytes of an arm's model at the end."""
+    kept = tying.store(params, ties) if arm.tied else params
+    return {"parameters": sum(leaf.size for leaf in jax.tree.leaves(kept)), "bytes": tree_bytes(kept)}
 
 
 def flops_of(recipe: Recipe, params: Any) -> float | None:

@@ -274,7 +274,7 @@ def tune(trainer: Trainer, tuning: Tuning, rates: Sequence[float], point: Any = 
         return np.where(np.isfinite(found), found, np.inf)
 
     tried = choose_rate(rates, losses_at)
-    best = parts[float(tried.rates[tried.best])]
+    best = parts[tried.rate]
     records = {field: values if field.endswith("step") else np.concatenate([part[field] for part in best])
                for field, values in best[0].items()}  # fmt: skip
     return tried._replace(records=records)

@@ -24,6 +24,11 @@ class Tried(NamedTuple):
         return int(np.argmin(self.losses.mean(axis=1)))
 
     @property
+    def rate(self) -> float:
+        """The rate with the lowest mean loss."""
+        return float(self.rates[self.best])
+
+    @property
     def at_edge(self) -> bool:
         """Whether the best rate is the lowest or the highest that was tried."""
         return self.best in (0, len(self.rates) - 1)
@@ -55,7 +60,7 @@ def tuning_rows(tried: Mapping[Any, Tried]) -> dict[str, dict[str, Any]]:
         kind: {
             "rates": each.rates.tolist(),
             "losses": each.losses.tolist(),
-            "best": float(each.rates[each.best]),
+            "best": each.rate,
             "at_edge": each.at_edge,
         }
         for kind, each in tried.items()
@@ -65,7 +70,7 @@ def tuning_rows(tried: Mapping[Any, Tried]) -> dict[str, dict[str, Any]]:
 def rate_lines(tried: Mapping[Any, Tried], unit: str = "nats", what: str = "learning rate") -> list[str]:
     """Return a line for the terminal about the rate that each class of models has chosen."""
     return [
-        f"{what} of {kind} models: {each.rates[each.best]:g}{', the last that was tried' if each.at_edge else ''}, mean "
+        f"{what} of {kind} models: {each.rate:g}{', the last that was tried' if each.at_edge else ''}, mean "
         f"loss {each.losses[each.best].mean():.4f} {unit}"
         for kind, each in tried.items()
     ]
@@ -73,4 +78,4 @@ def rate_lines(tried: Mapping[Any, Tried], unit: str = "nats", what: str = "lear
 
 def best_rates(tried: Mapping[T, Tried]) -> dict[T, float]:
     """Return the rate that each class of models has chosen."""
-    return {kind: float(each.rates[each.best]) for kind, each in tried.items()}
+    return {kind: each.rate for kind, each in tried.items()}

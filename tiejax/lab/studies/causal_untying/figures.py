@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.comparison.figures import EARLY, plot_less, plot_uses
 from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.comparison.training import Arrays
 from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
@@ -16,6 +17,15 @@ from tiejax.lab.studies.causal_untying.claims import MARGIN, curve, rank_words
 FIXED = {plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW}
 FORKS = (GREEN, PURPLE, "black", "grey")
 FACTORISED = f"{plan.EXPLORE}factorised"
+USES = {
+    "ratio": "|g_output| / |g_input|",
+    "cosine": "cosine of g_input and g_output",
+    "distance": "|E_in - E_out| / |E_in|",
+}
+USES_CAPTION = (
+    "Gradients of the two tables, and the distance between the tables, over training: medians over seeds. g_input and "
+    "g_output are the gradients with respect to the table in its use as input and as output; dotted: the steps of unties."
+)
 APART = -0.16  # place of the arm that is not part of the curve
 
 
@@ -37,7 +47,7 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
     return [
         plot_final(losses),
         plot_since_untying(arrays, list(losses), steps),
-        plot_uses(arrays, list(losses), steps),
+        plot_uses_of_tables(arrays, list(losses), steps),
         plot_frequency(results),
         plot_sizes(results),
     ]
@@ -95,13 +105,7 @@ def plot_since_untying(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
     for arm in arms:
         if arm in (plan.TIED, plan.WIDE, plan.NEVER_INDEPENDENT):
             continue
-        step, values = arrays[f"{arm}/validation_step"], arrays[f"{arm}/validation_loss"]
-        tied_step, tied = arrays[f"{plan.TIED}/validation_step"], arrays[f"{plan.TIED}/validation_loss"]
-        common, own, of_tied = np.intersect1d(step, tied_step, return_indices=True)
-        shown = common >= max(_fork_step(arm, steps), 0.1 * steps)
-        differences = (values[:, own] - tied[:, of_tied])[:, shown]
-        panel.plot(common[shown], differences.T, color=colour_of[arm], alpha=0.25, linewidth=0.7)
-        panel.plot(common[shown], differences.mean(0), color=colour_of[arm], linewidth=2, label=arm)
+        plot_less(panel, arrays, (arm, plan.TIED), max(_fork_step(arm, steps), EARLY * steps), colour_of[arm])
     panel.set_ylabel("validation loss - that of tied (nats a token)")
     thousands(panel)
     legend_below(figure, panel)
@@ -113,31 +117,11 @@ def plot_since_untying(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
     )
 
 
-def plot_uses(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
+def plot_uses_of_tables(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
     """Plot the gradients of the two tables, and the distance of the tables, over steps."""
-    measures = {
-        "ratio": "|g_output| / |g_input|",
-        "cosine": "cosine of g_input and g_output",
-        "distance": "|E_in - E_out| / |E_in|",
-    }
-    shown = [arm for arm in arms if arm not in (plan.WIDE, plan.NEVER_INDEPENDENT)]
-    figure, panels = grid(len(measures), 3, 4.2, 3.0, below=0.3)
-    colour_of = colours(arms)
-    for panel, (field, title) in zip(panels, measures.items(), strict=True):
-        for arm in shown:
-            step, values = arrays[f"{arm}/train_step"], arrays[f"{arm}/train_{field}"]
-            panel.plot(step, np.median(values, axis=0), color=colour_of[arm], linewidth=1.5, label=arm)
-            if fork := _fork_step(arm, steps):
-                panel.axvline(fork, color=colour_of[arm], linewidth=0.6, linestyle=":")
-        panel.set_title(title, fontsize=10)
-        thousands(panel)
-    legend_below(figure, panels[0])
-    return Plot(
-        "uses",
-        "Gradients of the two tables, and the distance between the tables, over training: medians over seeds. g_input and "
-        "g_output are the gradients with respect to the table in its use as input and as output; dotted: the steps of unties.",
-        figure,
-    )
+    forks = {arm: _fork_step(arm, steps) for arm in arms}
+    shown = {arm: colour for arm, colour in colours(arms).items() if arm not in (plan.WIDE, plan.NEVER_INDEPENDENT)}
+    return plot_uses(arrays, USES, forks, shown, USES_CAPTION)
 
 
 def plot_frequency(results: Mapping[str, Any]) -> Plot:

@@ -22,6 +22,7 @@ from tiejax.models import lora
 from tiejax.system.visible import cut
 from tiejax.training.stack import stack_of, stack_size_of, with_stack
 from tiejax.tying.layer_ties import fixed_wiring
+from tiejax.tying.leaves import tree_bytes
 
 ADAPTATION = "encoder/lora"
 
@@ -131,7 +132,7 @@ def file_of(weights: Weights) -> bytes:
 
 def bytes_of(weights: Weights) -> int:
     """Return the bytes of all arrays of a model."""
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(weights.params))
+    return tree_bytes(weights.params)
 
 
 def text_of_run(settings: Settings, listed: Manifest, console: Console) -> Text:
