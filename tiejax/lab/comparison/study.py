@@ -37,7 +37,6 @@ from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.train import begin, warn_of_deadlock
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.sizes import MOST_STEPS
-from tiejax.statistics.power import fewest_seeds
 from tiejax.system.json_values import plain
 from tiejax.tying.leaves import tree_bytes
 
@@ -81,7 +80,7 @@ def run(launched: Launched, console: Console) -> int:
     settings, directory, subject = launched.settings, launched.run, launched.prepared
     assert directory is not None
     directory.bind(subject.fingerprint)
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console, max(1, len(claims.compared(subject.arms))))
     parts = directory.manifest.all_parts
     announce(settings, subject, console, parts)
     warn_of_deadlock(settings.mesh, console)
@@ -116,13 +115,13 @@ def run(launched: Launched, console: Console) -> int:
         }
     )
     render = functools.partial(page.page, sections=subject.sections)
-    finish(directory, settings, results, facts, figures.plot_all(arrays, results), render, console, launched.tracker)
+    finish(launched, console, results, figures.plot_all(arrays, results), render)
     console.result(page.sentence(results))
     return 0
 
 
 def announce(settings: Settings, subject: Subject, console: Console, parts: Sequence[int | list[int]]) -> None:
-    """Print what is compared, and whether the seeds can decide anything."""
+    """Print what is compared."""
     data = subject.recipe.data
     examples = "batches of a function" if data.made else f"{length_of(data.training):,} examples"
     names = ", ".join(arm.name for arm in subject.arms)
@@ -136,12 +135,6 @@ def announce(settings: Settings, subject: Subject, console: Console, parts: Sequ
     console.say(
         f"training: {examples} in batches of {data.batch_size}{epochs}; held out: {length_of(data.held_out):,} examples"
     )
-    tested = len(claims.compared(subject.arms))
-    if tested and settings.number_of_seeds < (needed := fewest_seeds(tested)):
-        console.warn(
-            f"--seeds: {settings.number_of_seeds} cannot decide any of {tested} claims that are tested together; that takes at "
-            f"least {needed}"
-        )
 
 
 def on_records(arms: Sequence[Arm], steps: int, every: int) -> list[Arm]:

@@ -40,7 +40,7 @@ def run(launched: Launched, console: Console) -> int:
     assert directory is not None
     facts_of_text = text.streams.facts | {"fingerprint": text.streams.fingerprint}
     data = keep_text(directory, facts_of_text, text.streams.tokenizer_file.read_bytes())
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     announce(settings, text, console)
     stages = Stages(launched, console, stop, costs(settings, directory.manifest.all_parts))
     try:
@@ -88,7 +88,7 @@ def run(launched: Launched, console: Console) -> int:
         plots.append(natural_figures.plot_pairs(results["natural"]))
     if (planted := planted_of(arrays, text, steps)) is not None:
         plots = [*planted_figures.plot_all(planted, results), *plots]
-    finish(directory, settings, results, facts, plots, page.page, console, launched.tracker)
+    finish(launched, console, results, plots, page.page)
     return 0
 
 

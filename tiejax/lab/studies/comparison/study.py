@@ -1,7 +1,7 @@
 """The comparison of finished runs of one study: settings that differ, claims, a figure."""
 
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.finish import leave
+from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RESULTS_FORMAT, RunDirectory
 from tiejax.lab.studies.comparison import figures, page
@@ -18,8 +18,8 @@ def run(launched: Launched, console: Console) -> int:
 
     # Claimed last, so that a comparison that fails leaves no directory.
     directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
-    facts = directory.write_environment({"devices": []}, launched.command)
-    report = leave(directory, settings, results, facts, figures.plot_all(results), page.page)
+    directory.write_environment({"devices": []}, launched.command)
+    report = write_outputs(directory, settings, results, figures.plot_all(results), page.page)
     if launched.switches["json"]:
         console.json({"format": RESULTS_FORMAT, "finding": page.finding(results), **results, "report": str(report)})
         return 0

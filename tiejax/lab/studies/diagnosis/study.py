@@ -41,12 +41,12 @@ def run(launched: Launched, console: Console) -> int:
 
     # The directory is claimed only now, so that a failed diagnosis leaves nothing behind.
     directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
-    facts = directory.write_environment({"devices": []}, launched.command)
+    directory.write_environment({"devices": []}, launched.command)
     if diagnosis.arrays:
         directory.write_metrics(diagnosis.arrays)
     pictures = [(plot.caption, figures.save(plot.figure, directory.figures, plot.name)) for plot in diagnosis.plots]
     yaml = (directory.path / CONFIG).read_text()
-    report = directory.write_report(diagnosis.page(diagnosis.results, facts, yaml, pictures))
+    report = directory.write_report(diagnosis.page(diagnosis.results, directory.environment, yaml, pictures))
     directory.write_results(diagnosis.results)
     directory.release()
     for line in diagnosis.verdict:

@@ -43,7 +43,7 @@ def run(launched: Launched, console: Console) -> int:
     assert directory is not None
     prepared: Prepared = launched.prepared
     data = keep_text(directory, prepared.text.facts, prepared.text.tokenizer_file)
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     announce(settings, prepared, console)
 
     stages = Stages(launched, console, stop, costs_of(settings, prepared))
@@ -66,7 +66,7 @@ def run(launched: Launched, console: Console) -> int:
         {"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": stages.timing}
     )
     drawn = figures.plot_all(body, settings.every_shape, metrics)
-    finish(directory, settings, results, facts, drawn, page.page, console, launched.tracker)
+    finish(launched, console, results, drawn, page.page)
     return 0
 
 

@@ -44,20 +44,16 @@ from tiejax.training.records import Records
 
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
-    stop, facts = begin(launched, console)
-    return train_and_report(launched, console, stop, facts, InSeries())
+    return train_and_report(launched, console, begin(launched, console), InSeries())
 
 
-def train_and_report(
-    launched: Launched, console: Console, stop: Callable[[], bool], facts: Mapping[str, Any], series: InSeries
-) -> int:
+def train_and_report(launched: Launched, console: Console, stop: Callable[[], bool], series: InSeries) -> int:
     """Train, analyse and write the report; return the exit status.
 
     Args:
         launched: the process.
         console: the console.
         stop: returns whether the run was asked to stop.
-        facts: content of environment.json.
         series: the place of the run among several.
     """
     settings, directory = launched.settings, launched.run
@@ -97,7 +93,7 @@ def train_and_report(
         }
     )
     write_page = page.page if settings.doses is None else dose_page.page
-    finish(directory, launched.settings, results, facts, plots, write_page, console, launched.tracker)
+    finish(launched, console, results, plots, write_page)
     return 0
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs import contents
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.finish import leave
+from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched, claim, prepare
 from tiejax.lab.runs.parts import InSeries, agreed
 from tiejax.lab.runs.resume import Request
@@ -42,7 +42,7 @@ def start(launched: Launched, console: Console) -> int:
 
 def run(launched: Launched, console: Console) -> int:
     """Train all variants that are not finished, then write the page across them; return the exit status."""
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     settings, directory = launched.settings, launched.run
     if directory is not None and launched.switches["overwrite"]:
         empty(settings.by_variant)
@@ -62,7 +62,7 @@ def run(launched: Launched, console: Console) -> int:
     results = plain(summarise(bodies, settings.variants, settings.arms))
     # The results of a variant are files of this run too: it is not whole if they change.
     directory.add([Path(own.out or "", RESULTS) for own in settings.by_variant.values()])
-    report = leave(directory, settings, results, facts, variants_figures.plot_all(results), variants_page.page)
+    report = write_outputs(directory, settings, results, variants_figures.plot_all(results), variants_page.page)
     launched.tracker.end(results["claims"])
     console.claims(results["claims"])
     console.result(f"report: {report}")
@@ -116,7 +116,8 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
     if launched.first:
         ready = claim(STUDY, ready)
     with ready.tracker:
-        return study.train_and_report(ready, console, stop, write_environment(ready), series)
+        write_environment(ready)
+        return study.train_and_report(ready, console, stop, series)
 
 
 def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def run(launched: Launched, console: Console) -> int:
     tokenizer_file = streams.tokenizer_file.read_bytes()
     data = keep_text(directory, streams.facts | {"fingerprint": streams.fingerprint}, tokenizer_file)
     keep_initial(settings, directory, streams.vocabulary, prepared.weights)
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     model = facts_of_model(settings, streams.vocabulary)
     announce(settings, text, model["parameters_untied"], console)
 
@@ -99,7 +99,7 @@ def run(launched: Launched, console: Console) -> int:
         decode = functools.partial(tokenizers.Tokenizer.from_buffer(tokenizer_file).decode, skip_special_tokens=False)
         validation = text.blocks["validation"]
         results["generated"] = generated(settings, directory, validation, streams.vocabulary, decode, console.warn)
-    finish(directory, settings, results, facts, figures.plot_all(runs, findings), page.page, console, launched.tracker)
+    finish(launched, console, results, figures.plot_all(runs, findings), page.page)
     return 0
 
 

@@ -35,7 +35,7 @@ def run(launched: Launched, console: Console) -> int:
     text, plan = launched.prepared
     data = text.facts if directory is None else keep_text(directory, text.facts, text.tokenizer)
     check_texts_agree(text)
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     arms = arms_of(settings, plan)
     names = names_of_arms(settings, plan)
     models = len(names) * len(settings.seed_list)
@@ -63,9 +63,7 @@ def run(launched: Launched, console: Console) -> int:
             "timing": timing_on_text(trained, models, plan),
         }
     )
-    finish(
-        directory, settings, results, facts, plots, page.page if arms is None else untie_page.page, console, launched.tracker
-    )
+    finish(launched, console, results, plots, page.page if arms is None else untie_page.page)
     return 0
 
 

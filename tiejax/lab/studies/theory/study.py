@@ -10,7 +10,7 @@ from tiejax import models, tying
 from tiejax.geometry.distances import group_pairs
 from tiejax.lab.runs.checkpoints import quiet_libraries
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.finish import leave
+from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.restored import restored_parts
 from tiejax.lab.runs.run_directory import RunDirectory
@@ -46,8 +46,8 @@ def run(launched: Launched, console: Console) -> int:
 
     # Claimed last, so that a check that fails leaves no directory.
     directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
-    facts = directory.write_environment({"devices": ["cpu"]}, launched.command)
-    report = leave(directory, settings, results, facts, figures.plot_all(results), page.page)
+    directory.write_environment({"devices": ["cpu"]}, launched.command)
+    report = write_outputs(directory, settings, results, figures.plot_all(results), page.page)
     for line in page.finding(results):
         console.say(line)
     console.result(f"report: {report}")

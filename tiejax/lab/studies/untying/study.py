@@ -38,7 +38,7 @@ MARGIN = 0.05  # nats: the smallest difference of interest
 def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     settings, directory = launched.settings, launched.run
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     seeds, arms = counted(settings.number_of_seeds, "seed"), settings.untie_arms.names
     console.say(
         f"EXor {settings.variant_name}, {settings.model} {settings.size}, tied and untied: "
@@ -75,7 +75,7 @@ def run(launched: Launched, console: Console) -> int:
             "timing": trained.timing,
         }
     )
-    finish(directory, launched.settings, results, facts, plots, page, console, launched.tracker)
+    finish(launched, console, results, plots, page)
     return 0
 
 
