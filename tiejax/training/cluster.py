@@ -138,6 +138,18 @@ def from_first(content: bytes | None) -> bytes:
     return _exchange(mine.ljust(longest, b"\0"))[0][: sizes[0][0]]
 
 
+def done_by_first(work: Callable[[], bytes], expected: tuple[type[Exception], ...] = ()) -> bytes:
+    """Return in every process what `work` returns in the first; expected: errors of it that are raised there (`or_die`)."""
+    if jax.process_count() == 1:
+        return work()
+
+    def together() -> bytes:
+        found, _ = wait_for_all(work if jax.process_index() == 0 else None)
+        return from_first(found)
+
+    return or_die(together, expected)
+
+
 def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool]:
     """Do work that takes longer than the timeout of a collective, while the other processes wait in many short collectives.
 

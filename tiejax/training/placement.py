@@ -195,5 +195,5 @@ def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, s
     mapped = jax.shard_map(
         map_on_device, mesh=layout.mesh, in_specs=(specs, everywhere), out_specs=PartitionSpec(SEEDS), check_vma=False
     )
-    results = cluster.collect(jax.jit(mapped)(layout.place(members, specs), shared))
+    results = cluster.collect(jax.jit(mapped)(layout.place(members, specs), jax.tree.map(np.asarray, shared)))
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:seeds], results)

@@ -245,14 +245,13 @@ def simple_study(name: str, settings: type[Settings], build: Callable[[Any], Com
             description=f"Compare tied, untied, and tied-then-untied {subject} over seeds, and write figures and a report into "
             "a run directory.",
             example="Example: PROGRAM --seeds 8 --hours 1. An interrupted run continues with the same command and --resume.",
-            switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
+            switches=SWITCHES,
             first=("seeds", "steps", "hours", "rates", "margin", "resume", "overwrite", "out"),
         ),
         run="tiejax.lab.comparison.study:run",
         prepare=prepare,
         may_change=("checkpoint_every", "tracker"),
         appends=True,
-        single_process=True,
     )
 
 

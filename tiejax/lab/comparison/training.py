@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,9 @@ from tiejax import training, tying
 from tiejax.lab.comparison import segments
 from tiejax.lab.comparison.arms import Arm, Class
 from tiejax.lab.comparison.segments import Segment
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.parts import Looks, agreed, looks_done, next_seeds, parts_begun
 from tiejax.lab.runs.rates import Tried, choose_rate
 from tiejax.lab.runs.stages import Stages
 from tiejax.training.state_arrays import from_arrays, to_arrays
@@ -197,6 +200,42 @@ def join_blocks(blocks: Sequence[tuple[Sequence[int], Arrays]], seeds: Sequence[
             assert all(np.array_equal(values[0], other) for other in values), field
         whole[field] = values[0] if field.endswith("step") else np.concatenate(values)
     return whole
+
+
+def train_seeds(
+    launched: Launched,
+    trainer: Trainer,
+    rates: Mapping[Class, Rate],
+    blocks: Callable[[Sequence[list[int]]], Sequence[tuple[list[int], Sequence[Segment]]]],
+    test: Callable[[Arrays, list[int], Looks], list[dict[str, Any]]],
+    console: Console,
+) -> tuple[Arrays, list[list[int]], Looks]:
+    """Train all blocks of seeds, and with `--until decided` those of further looks.
+
+    Args:
+        launched: the process.
+        trainer: the trainer.
+        rates: class of arms -> learning rates.
+        blocks: seeds of each part of the run -> blocks of seeds that train together, each with its segments.
+        test: (arrays, seeds, looks) -> rows of the claims.
+        console: the console.
+
+    Returns:
+        The arrays of all seeds as `ARM/FIELD`, the seeds of each part, and the looks.
+    """
+    trained: dict[str, tuple[list[int], Arrays]] = {}
+    while True:
+        parts = parts_begun(launched)
+        for block, whole in blocks(parts):
+            name = f"{'-'.join(map(str, block))} {whole[0].arm.name}"
+            if name not in trained:
+                for stage, cost in costs_of(whole, block).items():
+                    trainer.stages.add(stage, cost)
+                trained[name] = block, train_block(trainer, whole, block, rates)
+        seeds, looks = [seed for part in parts for seed in part], looks_done(launched.settings, [len(part) for part in parts])
+        arrays = join_blocks([*trained.values()], seeds)
+        if agreed(lambda: next_seeds(launched, console, looks, lambda: test(arrays, seeds, looks))) is None:  # noqa: B023
+            return arrays, parts, looks
 
 
 def diverged(arrays: Arrays, losses: Mapping[str, np.ndarray], seeds: Sequence[int]) -> list[dict[str, Any]]:

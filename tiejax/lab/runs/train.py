@@ -50,6 +50,13 @@ def warn_of_deadlock(devices: int, console: Console) -> None:
         )
 
 
+def check_same_data(fingerprint: str, message: str) -> None:
+    """Raise BadInput with a message if the processes of a run have different data; fingerprint: hexadecimal."""
+    first = int(fingerprint[:8], 16)
+    if len({theirs for (theirs,) in cluster.or_die(lambda: cluster.agree([first]))}) > 1:
+        raise BadInput(message)
+
+
 def write_environment(launched: Launched) -> None:
     """Write environment.json, in the process that has the run directory."""
     if launched.run is not None:
