@@ -1,6 +1,7 @@
 """A comparison as its user runs it: functions that are refused, results, forks, kills and resumption."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from comparison_model import ARGUMENTS, comparison, init, loss
-from processes import end, start_python, wait_until
+from processes import end, processes_of_one_run, start_python, wait_until
 
 from tiejax import Tie
 from tiejax.lab import tied, untie_at, untied
@@ -197,6 +198,32 @@ def test_killed_and_resumed_anywhere(outcome, tmp_path):
     more = json.loads((killed / "results.json").read_text())
     assert more["seeds"] == [0, 1, 2]
     assert [row["loss"][:2] for row in more["arms"].values()] == [row["loss"] for row in one["arms"].values()]
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does_and_one_resumes_what_they_leave(tmp_path):
+    file, folders = Path(comparison_model.__file__), [tmp_path / name for name in ("one", "two", "killed")]
+
+    def both(out):
+        each = ({**variables, "JAX_NUM_CPU_DEVICES": "1"} for variables in processes_of_one_run(2))
+        return [start_python(file, "--out", out, "--checkpoint_every", "0.1", env=variables) for variables in each]
+
+    ended = end(start_python(file, "--out", folders[0], env={"JAX_NUM_CPU_DEVICES": "2"}))
+    assert ended.status == 0, ended.err
+    first, second = (end(process) for process in both(folders[1]))
+    assert (first.status, second.status) == (0, 0), first.err + second.err
+    assert "2 x cpu" in first.out
+    assert [line for line in second.out.splitlines() if not line.startswith("[Gloo]")] == []
+    first, second = both(folders[2])
+    assert wait_until(lambda: [*(folders[2] / "finished").glob("rate.*")], first)
+    second.kill()
+    assert end(second).status == -signal.SIGKILL
+    assert end(first).status not in (0, None)
+    ended = end(start_python(file, "--out", folders[2], "--resume", env={"JAX_NUM_CPU_DEVICES": "2"}))
+    assert ended.status == 0, ended.err
+    one, *others = (json.loads((folder / "results.json").read_text()) for folder in folders)
+    for other in others:
+        assert (other["arms"], other["tuning"]) == (one["arms"], one["tuning"])
 
 
 def test_the_answer_in_words():
