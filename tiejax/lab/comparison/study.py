@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -214,7 +215,7 @@ def tune_all(trainer: Trainer, settings: Settings, subject: Subject, block: int,
             of_rates = tune(trainer, tuning, rates, lambda value, factor=factor: point_of(subject, value, factor))
             rate, tried["learning rate"] = of_rates.rate, of_rates
         if len(factors) > 1:
-            of_factors = tune(trainer, tuning, factors, lambda value, rate=rate: point_of(subject, rate, value))
+            of_factors = tune(trainer, tuning, factors, lambda value, rate=rate: point_of(subject, rate, value), math.inf)
             factor, tried["table factor"] = of_factors.rate, of_factors
         for name, one in tried.items():
             for line in rate_lines({kind: one}, subject.unit, name):

@@ -293,8 +293,11 @@ class Tuning(NamedTuple):
     block: int
 
 
-def tune(trainer: Trainer, tuning: Tuning, rates: Sequence[float], point: Any = lambda rate: rate) -> Tried:
-    """Choose a learning rate by the final loss on the tuning seeds. point: number that is tried -> rates of a model."""
+def tune(trainer: Trainer, tuning: Tuning, rates: Sequence[float], point: Any = lambda rate: rate, below: float = 1.0) -> Tried:
+    """Choose a learning rate by the final loss on the tuning seeds.
+
+    point: number that is tried -> rates of a model. below: as in `choose_rate`.
+    """
     segment = tuning_segment(tuning.arm)
     parts: dict[float, list[Arrays]] = {}
 
@@ -312,7 +315,7 @@ def tune(trainer: Trainer, tuning: Tuning, rates: Sequence[float], point: Any = 
         found = np.concatenate(losses).reshape(len(rates), len(tuning.seeds))
         return np.where(np.isfinite(found), found, np.inf)
 
-    tried = choose_rate(rates, losses_at)
+    tried = choose_rate(rates, losses_at, below)
     best = parts[tried.rate]
     records = {field: values if field.endswith("step") else np.concatenate([part[field] for part in best])
                for field, values in best[0].items()}  # fmt: skip
