@@ -75,7 +75,7 @@ STUDIES = {
     "causal-untying": ("causal_untying", "train causal language models that are tied first and untied later"),
     "diagnose": ("diagnosis", "measure how similar the input and output embeddings of a checkpoint are"),
     "theory": ("theory", "minimise the loss of trained models of exor without weight decay, to check a theorem"),
-    "compare": ("comparison", "compare finished runs of one study (exor, untying, ...)"),
+    "compare": ("compare", "compare finished runs of one study (exor, untying, ...)"),
 }
 TOOLS = {
     "check": Command("check that checkpoints store what their configurations say about tying", _check),

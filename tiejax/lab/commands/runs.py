@@ -121,8 +121,8 @@ def describe(folder: Path) -> Listed:
     if results is None:
         return run
     run = dataclasses.replace(run, format=results.get("format", 1))
-    # The claims in the results of a comparison are those of the compared runs.
-    claims = None if manifest.study == "comparison" else results.get("claims")
+    # The claims in the results of `compare` are those of the compared runs.
+    claims = None if manifest.study == "compare" else results.get("claims")
     if not is_claims(claims):
         return run
     counts = Counter(claim["verdict"] for claim in claims)

@@ -16,7 +16,7 @@ STUDIES = {
         "causal_untying",
         "diagnosis",
         "theory",
-        "comparison",
+        "compare",
     )
 }
 

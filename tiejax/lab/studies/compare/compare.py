@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.runs.manifest import differing
-from tiejax.lab.studies.comparison.finished_run import FinishedRun
+from tiejax.lab.studies.compare.finished_run import FinishedRun
 
 CLAIM_FIELDS = (
     "family", "kind", "goal", "estimand", "unit", "n", "estimate", "interval", "interval_adjusted", "p_adjusted", "margin",
@@ -18,7 +18,7 @@ DECIDED = frozenset({"supported", "contradicted"})
 def compare(runs: Sequence[FinishedRun]) -> dict[str, Any]:
     """Return the content of results.json: runs, settings that differ as `{name: [value of each run]}`, and claims."""
     return {
-        "experiment": "comparison",
+        "experiment": "compare",
         "study": runs[0].study,
         "runs": {run.label: _about(run) for run in runs},
         "settings": differing([run.settings for run in runs]),

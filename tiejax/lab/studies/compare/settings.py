@@ -52,7 +52,7 @@ def labels(folders: list[Path]) -> list[str]:
 
 
 STUDY = Study(
-    "comparison",
+    "compare",
     Settings,
     CommandLine(
         description="Compare finished runs of one study: the settings in which they differ, their results for every claim (a "
@@ -66,7 +66,7 @@ STUDY = Study(
         },
         positional={"runs": "directories of finished runs of one study"},
     ),
-    run="tiejax.lab.studies.comparison.study:run",
+    run="tiejax.lab.studies.compare.study:run",
     claims_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,

@@ -5,7 +5,7 @@ from typing import Any
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.studies.comparison.compare import DECIDED, is_tested
+from tiejax.lab.studies.compare.compare import DECIDED, is_tested
 from tiejax.system.visible import visible
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
