@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import difflib
 import errno
-import itertools
 import logging
 import math
 import os
@@ -42,6 +41,7 @@ PROGRAM = "PROGRAM"  # placeholder for the command in an example
 MOST_SEEDS = 10**6
 RANGE = re.compile(r"(\d{1,10})-(\d{1,10})")  # of seeds, inclusive
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+OPTION = re.compile(r"-(?!\.?\d)")  # beginning of a word that is no value
 CLOUD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 Config = TypeVar("Config")
@@ -97,12 +97,12 @@ def parse(
     base: a configuration that files and flags override (that of the run that is resumed). `--help` and `--print_config` print
     and exit.
     """
-    files, flags = _take_configs(list(argv))
+    hints = {name: kind for name, kind in typing.get_type_hints(config_class).items() if name not in command.positional}
     # Switches are not part of the configuration, so that --print_config does not print them.
-    switches = {name: f"--{name}" in flags for name in command.switches}
-    flags = [flag for flag in flags if flag not in {f"--{name}" for name in switches}]
-    flags = _as_yaml(_expand_seeds(_gather_words(flags, config_class)), config_class)
-    _check_flags(flags, config_class)
+    switches = {name: f"--{name}" in argv for name in command.switches}
+    words = _joined([word for word in argv if word not in {f"--{name}" for name in switches}], {"config": str, **hints})
+    files = [_file_of(word) for word in words if word.partition("=")[0] == "--config"]
+    flags = [_as_in_file(word, hints) for word in words if word.partition("=")[0] != "--config"]
     parser = _parser(config_class, command)
     values: dict[str, Any] = {}
     for file in ([str(base)] if base else []) + files:
@@ -199,51 +199,52 @@ def field_docs(config_class: type) -> dict[str, str]:
     return docs
 
 
-def _take_configs(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split off every `--config FILE`, so that flags override files in any order."""
-    files, flags = [], []
-    while argv:
-        flag = argv.pop(0)
-        if flag == "--config":
-            if not argv:
-                raise BadInput("--config: expected a file")
-            files.append(argv.pop(0))
-        elif flag.startswith("--config="):
-            files.append(flag.removeprefix("--config="))
-        else:
-            flags.append(flag)
-    return files, flags
+def _joined(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
+    """Return a command line with each field and its value as one word, `--name=value`, unless the value is missing.
 
-
-def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
-    """Turn `--name a b` into `--name=["a", "b"]` for fields that are lists of words, for shell patterns."""
-    lists = {f"--{name}" for name, kind in typing.get_type_hints(config_class).items() if kind == list[str]}
-    gathered: list[str] = []
-    waiting = list(flags)
+    Fields that are lists of words take several, for shell patterns: `--name a b` becomes `--name=["a", "b"]`.
+    """
+    joined, waiting = list[str](), list(argv)
     while waiting:
-        flag, _, value = (first := waiting.pop(0)).partition("=")
-        if flag not in lists or value.startswith("["):
-            gathered.append(first)
-            continue
-        words = [value] if value else []
-        while waiting and not waiting[0].startswith("--"):
-            words.append(waiting.pop(0))
-        if not words:
-            raise BadInput(f"{flag}: expected at least one value")
-        gathered.append(f"{flag}={words[0] if words[0].startswith('[') else yaml_text.dump_line(words)}")
-    return gathered
+        option, equals, value = (word := waiting.pop(0)).partition("=")
+        kind = hints.get(option.removeprefix("--").removesuffix("+")) if option.startswith("--") else None
+        if kind == list[str] and not option.endswith("+") and not value.startswith("["):
+            values = [value] if value else []
+            while waiting and not waiting[0].startswith("--"):
+                values.append(waiting.pop(0))
+            if not values:
+                raise BadInput(f"{option}: expected at least one value")
+            word = f"{option}={values[0] if values[0].startswith('[') else yaml_text.dump_line(values)}"
+        elif kind is not None and not equals and waiting and not OPTION.match(waiting[0]):
+            word = f"{option}={waiting.pop(0)}"
+        joined.append(word)
+    return joined
 
 
-def _as_yaml(flags: Sequence[str], config_class: type) -> list[str]:
-    """Rewrite the values of options that jsonargparse would not read as a file's: `010` as a number, `[010]` as text."""
-    hints = typing.get_type_hints(config_class)
-    rewritten: list[str] = []
-    for before, flag in zip(["", *flags], flags, strict=False):
-        option, equals, value = flag.partition("=") if flag.startswith("--") else (before, "", flag)
-        kind = hints.get(option.removeprefix("--")) if option.startswith("--") else None
-        value = value if kind is None or flag == option else _value_as_yaml(value, kind)
-        rewritten.append(f"{option}={value}" if equals else flag if flag.startswith("--") else value)
-    return rewritten
+def _file_of(word: str) -> str:
+    """Return the file in `--config=FILE`."""
+    if not (file := word.partition("=")[2]):
+        raise BadInput("--config: expected a file")
+    return file
+
+
+def _as_in_file(word: str, hints: Mapping[str, Any]) -> str:
+    """Return `--name=value` with a value that jsonargparse reads as it would be read in a file; any other word as it is.
+
+    jsonargparse would read `010` as text and `[010]` as 8, and try other readings of a list or mapping that is invalid YAML.
+    """
+    option, equals, value = word.partition("=")
+    name = option.removeprefix("--").removesuffix("+")
+    if not equals or not option.startswith("--") or name not in hints:
+        return word
+    if option == "--seeds":
+        value = str(_seed_range(value, option) or value)
+    if _has_parts(hints[name]):
+        try:
+            yaml_text.load(value)
+        except NotYaml as error:
+            raise BadInput(f"{option}: expected {_value_words(name, hints[name])}, got {cut(value)}: {error}") from None
+    return word if option.endswith("+") else f"{option}={_value_as_yaml(value, hints[name])}"
 
 
 def _value_as_yaml(text: str, kind: Any) -> str:
@@ -259,18 +260,6 @@ def _value_as_yaml(text: str, kind: Any) -> str:
     return text if isinstance(value, float) and not math.isfinite(value) else str(value)
 
 
-def _expand_seeds(flags: Sequence[str]) -> list[str]:
-    """Replace `--seeds FIRST-LAST` by the list of these seeds."""
-    expanded: list[str] = []
-    for flag in flags:
-        option, equals, value = flag.partition("=")
-        if equals and option == "--seeds":
-            expanded.append(f"--seeds={_seed_range(value, '--seeds') or value}")
-        else:
-            expanded.append(str(_seed_range(flag, "--seeds") or flag) if expanded and expanded[-1] == "--seeds" else flag)
-    return expanded
-
-
 def _seed_range(value: str, option: str) -> list[int] | None:
     """Return the seeds of "FIRST-LAST", or None for any other value; raises BadInput."""
     match = RANGE.fullmatch(value)
@@ -280,21 +269,6 @@ def _seed_range(value: str, option: str) -> list[int] | None:
     if not first <= last < first + MOST_SEEDS:
         raise BadInput(f"{option}: expected FIRST-LAST with 1 to {MOST_SEEDS:,} seeds, got {cut(value)}")
     return list(range(first, last + 1))
-
-
-def _check_flags(flags: Sequence[str], config_class: type) -> None:
-    """Raise BadInput for a list or mapping that is invalid YAML; jsonargparse would fall back to other readings."""
-    hints = typing.get_type_hints(config_class)
-    for flag, following in itertools.zip_longest(flags, flags[1:], fillvalue=""):
-        option, equals, value = flag.partition("=")
-        name = option.removeprefix("--").removesuffix("+")
-        if not option.startswith("--") or name not in hints or not _has_parts(hints[name]):
-            continue
-        try:
-            yaml_text.load(value if equals else following)
-        except NotYaml as error:
-            values = _value_words(name, hints[name])
-            raise BadInput(f"{option}: expected {values}, got {cut(value or following)}: {error}") from None
 
 
 def _path_fault(value: Any) -> str | None:
