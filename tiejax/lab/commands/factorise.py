@@ -34,7 +34,8 @@ class Settings:
     """The tables to factorise, the rank, and the folders to write.
 
     Args:
-        folder: folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded)
+        folder: folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), or its id on
+            the hub
         out: folder to write, which must not exist (default: only compute the budget)
         tables: the tables to factorise: input, output, or both with one shared factor (default: every table that is stored)
         rank: number of columns of the shared factor, at most the width of the table, or of both tables together
@@ -80,11 +81,7 @@ COMMAND = CommandLine(
     example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-narrow --energy .99.",
     switches={},
     first=("tables", "rank", "energy", "corpus", "report"),
-    positional={
-        "folder": "folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), or its id "
-        "on the hub",
-        "out": "folder to write, which must not exist (default: only compute the budget)",
-    },
+    positional=("folder", "out"),
 )
 
 

@@ -40,7 +40,7 @@ COMMAND = CommandLine(
         "json": "print a JSON array with an object for each run (path, study, state, settings, parts, looks, claims, format, "
         "damage)"
     },
-    positional={"folder": "folder that is searched for run directories, at any depth (default: runs)"},
+    positional=("folder",),
 )
 
 

@@ -74,7 +74,7 @@ class CommandLine:
         description: what the command does
         example: an example, with PROGRAM in place of the command
         switches: flags without a value, name -> help
-        positional: fields that are given without a flag, name -> help; each is optional
+        positional: fields that are given without a flag; each is optional
         first: the fields and switches that are used most, which the help shows first
         configurations: folder in `configs/` of the configurations that come with tiejax
         name: subcommand, if the program has several
@@ -83,7 +83,7 @@ class CommandLine:
     description: str
     example: str
     switches: Mapping[str, str]
-    positional: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    positional: Sequence[str] = ()
     first: Sequence[str] = ()
     configurations: str | None = None
     name: str = ""
@@ -101,7 +101,9 @@ def parse(
     # Switches are not part of the configuration, so that --print_config does not print them.
     switches = {name: f"--{name}" in argv for name in command.switches}
     words = _joined([word for word in argv if word not in {f"--{name}" for name in switches}], {"config": str, **hints})
-    files = [_file_of(word) for word in words if word.partition("=")[0] == "--config"]
+    files = [word.partition("=")[2] for word in words if word.partition("=")[0] == "--config"]
+    if "" in files:
+        raise BadInput("--config: expected a file")
     flags = [_as_in_file(word, hints) for word in words if word.partition("=")[0] != "--config"]
     parser = _parser(config_class, command)
     values: dict[str, Any] = {}
@@ -150,9 +152,9 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
     parser.add_argument("--config", action="config", help=_config_help(command))
     for name, text in command.switches.items():
         parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
-    for name, text in command.positional.items():
+    for name in command.positional:
         several = typing.get_type_hints(config_class)[name] == list[str]
-        parser.add_argument(name, nargs="*" if several else "?", type=str, help=text)
+        parser.add_argument(name, nargs="*" if several else "?", type=str)
     parser.add_class_arguments(config_class, skip=set(command.positional))
     # jsonargparse reads only the docstrings of the class and of its first base.
     docs = field_docs(config_class)
@@ -221,13 +223,6 @@ def _joined(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
     return joined
 
 
-def _file_of(word: str) -> str:
-    """Return the file in `--config=FILE`."""
-    if not (file := word.partition("=")[2]):
-        raise BadInput("--config: expected a file")
-    return file
-
-
 def _as_in_file(word: str, hints: Mapping[str, Any]) -> str:
     """Return `--name=value` with a value that jsonargparse reads as it would be read in a file; any other word as it is.
 
@@ -239,7 +234,7 @@ def _as_in_file(word: str, hints: Mapping[str, Any]) -> str:
         return word
     if option == "--seeds":
         value = str(_seed_range(value, option) or value)
-    if _has_parts(hints[name]):
+    if {list, dict} & _kinds(hints[name]):
         try:
             yaml_text.load(value)
         except NotYaml as error:
@@ -279,11 +274,6 @@ def _path_fault(value: Any) -> str | None:
         return f"expected a path on this machine, got {cut(value)}: the home directory of that user is not known"
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return next(filter(None, map(_path_fault, parts)), None)
-
-
-def _has_parts(kind: Any) -> bool:
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    return origin in (list, dict) or (origin in (typing.Union, types.UnionType) and any(map(_has_parts, inner)))
 
 
 def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser, command: CommandLine) -> dict[str, Any]:

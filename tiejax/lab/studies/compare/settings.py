@@ -64,7 +64,7 @@ STUDY = Study(
             "json": "print one JSON object instead of lines of text: finding, runs, settings that differ, claims with the "
             "verdict of each run, path of the report",
         },
-        positional={"runs": "directories of finished runs of one study"},
+        positional=("runs",),
     ),
     run="tiejax.lab.studies.compare.study:run",
     claims_at_end=True,
