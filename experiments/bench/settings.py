@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.settings.shared import Settings, with_defaults
+from tiejax.lab.settings.shared import Settings, TextSettings, with_defaults
 from tiejax.lab.studies.causal_untying import settings as causal_settings
 from tiejax.lab.studies.embedding_coupling import settings as coupling_settings
 from tiejax.lab.studies.exor import settings as exor_settings
@@ -53,6 +53,7 @@ class BenchSettings(Settings):
             if getattr(self, name) == []:
                 raise BadInput(f"--{name}: expected at least one of {'; '.join(get_args(choices))}, got []")
         checks.check_counts(self, self.COUNTS)
+        super().check()
         _ = self.largest_studies
 
     @property
@@ -147,25 +148,8 @@ def check_all(name: str, numbers: list[int], least: int) -> None:
         raise BadInput(f"--{name}: expected a list of numbers >= {least}, got {numbers}")
 
 
-@dataclasses.dataclass(frozen=True)
-class CorpusBench(TimedBench):
-    """Training text and tokenizer, as those of the measured study.
-
-    Args:
-        corpus: text files or folders (default: the documentation that comes with CPython)
-        tokenizer: vocab.txt, tokenizer.json or a Hugging Face name (default: WordPiece trained on the corpus)
-        vocab_size: tokens in a trained vocabulary
-        data_dir: folder for prepared text (default: that of the study)
-    """
-
-    corpus: list[str] = dataclasses.field(default_factory=list)
-    tokenizer: str | None = None
-    vocab_size: int = 8192
-    data_dir: str | None = None
-
-
 @with_defaults(vocab_size=30_522, seconds=4.0, out="runs/bench/text")
-class TextBench(CorpusBench):
+class TextBench(TimedBench, TextSettings):
     """Throughput of the text study's training at the published size, in three forms.
 
     Args:
@@ -276,7 +260,7 @@ class CausalBench(TimedBench):
 
 
 @with_defaults(vocab_size=3072, seconds=4.0, out="runs/bench/encoder")
-class EncoderBench(CorpusBench):
+class EncoderBench(TimedBench, TextSettings):
     """Throughput of pre-training the coupled base encoder, compared with the transformers Trainer and a plain torch loop.
 
     Args:
@@ -299,7 +283,7 @@ class EncoderBench(CorpusBench):
 
 
 @with_defaults(seconds=4.0, out="runs/bench/transfer")
-class TransferBench(CorpusBench):
+class TransferBench(TimedBench, TextSettings):
     """Throughput of fine-tuning at the study's default size: as an ensemble, and one member after the other.
 
     Args:

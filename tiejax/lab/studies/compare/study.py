@@ -5,8 +5,7 @@ from tiejax.lab.runs.finish import leave
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RESULTS_FORMAT, RunDirectory
 from tiejax.lab.studies.compare import figures, page
-from tiejax.lab.studies.compare.compare import compare
-from tiejax.lab.studies.compare.finished_run import read
+from tiejax.lab.studies.compare.compare import compare, read
 from tiejax.lab.studies.compare.settings import STUDY, labels
 from tiejax.system.json_values import plain
 
