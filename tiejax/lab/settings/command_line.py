@@ -210,6 +210,8 @@ def _joined(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
     while waiting:
         option, equals, value = (word := waiting.pop(0)).partition("=")
         kind = hints.get(option.removeprefix("--").removesuffix("+")) if option.startswith("--") else None
+        if option.endswith("+") and list not in _kinds(kind):  # only lists can be appended to
+            kind = None
         if kind == list[str] and not option.endswith("+") and not value.startswith("["):
             values = [value] if value else []
             while waiting and not waiting[0].startswith("--"):
@@ -228,31 +230,27 @@ def _as_in_file(word: str, hints: Mapping[str, Any]) -> str:
 
     jsonargparse would read `010` as text and `[010]` as 8, and try other readings of a list or mapping that is invalid YAML.
     """
-    option, equals, value = word.partition("=")
+    option, equals, text = word.partition("=")
     name = option.removeprefix("--").removesuffix("+")
     if not equals or not option.startswith("--") or name not in hints:
         return word
+    kind = hints[name]
     if option == "--seeds":
-        value = str(_seed_range(value, option) or value)
-    if {list, dict} & _kinds(hints[name]):
-        try:
-            yaml_text.load(value)
-        except NotYaml as error:
-            raise BadInput(f"{option}: expected {_value_words(name, hints[name])}, got {cut(value)}: {error}") from None
-    return word if option.endswith("+") else f"{option}={_value_as_yaml(value, hints[name])}"
-
-
-def _value_as_yaml(text: str, kind: Any) -> str:
+        text = str(_seed_range(text, option) or text)
     try:
         value, as_text = yaml_text.load(text), yaml_text.load_as_text(text)
-    except NotYaml:  # which is refused later, or is text
-        return text
+    except NotYaml as error:
+        if {list, dict} & _kinds(kind):
+            raise BadInput(f"{option}: expected {_value_words(name, kind)}, got {cut(text)}: {error}") from None
+        return word  # refused later, or text
+    if option.endswith("+"):
+        return word
     if isinstance(value, list | dict):
         written = _as_written(value, as_text, kind)
-        return text if written == value else yaml_text.dump_line(written)
-    if _is_text(kind) or JSON_NUMBER.fullmatch(text) or isinstance(value, bool) or not isinstance(value, int | float):
-        return text
-    return text if isinstance(value, float) and not math.isfinite(value) else str(value)
+        text = text if written == value else yaml_text.dump_line(written)
+    elif type(value) in (int, float) and not _is_text(kind) and not JSON_NUMBER.fullmatch(text):
+        text = str(value) if isinstance(value, int) or math.isfinite(value) else text
+    return f"{option}={text}"
 
 
 def _seed_range(value: str, option: str) -> list[int] | None:
