@@ -247,7 +247,7 @@ def encoder(devices: Sequence[Any]) -> Any:
     bench = EncoderBench()
     study = bench.study_settings(10)
     prepared = prepare_text(study, Console(quiet=True), False)
-    ensemble = build_coupling(study, bench.shape, prepared, encoder_plan(study, prepared, 10))
+    ensemble = build_coupling(study, bench.SHAPE, prepared, encoder_plan(study, prepared, 10))
     return traced_step(ensemble, devices[:1], 10, feed_shapes(ensemble))
 
 

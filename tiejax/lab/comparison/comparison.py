@@ -29,7 +29,7 @@ from tiejax.system.processors import cores
 
 PyTree = Any
 LATE = untie_at(2 / 3)
-NAME = "own_model"  # of the study, in run directories
+NAME = "comparison"  # of the study, in run directories
 
 
 class Outcome(NamedTuple):

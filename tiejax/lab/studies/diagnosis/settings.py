@@ -109,10 +109,7 @@ STUDY = Study(
             "quiet": "print only warnings and the path of the report",
         },
         first=("corpus", "overwrite", "out"),
-        positional={
-            "checkpoint": "folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), "
-            "or a run directory of tiejax"
-        },
+        positional=("checkpoint",),
     ),
     run="tiejax.lab.studies.diagnosis.study:run",
     claims_at_end=True,

@@ -81,7 +81,7 @@ STUDY = Study(
             "quiet": "print only warnings and the path of the report",
         },
         first=("members", "most", "iterations", "apart", "overwrite", "out"),
-        positional={"run": "directory of a finished EXor run of one task"},
+        positional=("run",),
     ),
     run="tiejax.lab.studies.theory.study:run",
     claims_at_end=True,

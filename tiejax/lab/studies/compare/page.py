@@ -9,7 +9,7 @@ from tiejax.lab.reporting.finding import EARLIER, is_current
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import about, counted, interval_words, number
-from tiejax.lab.studies.comparison.compare import DECIDED, at_odds, is_tested, verdicts
+from tiejax.lab.studies.compare.compare import DECIDED, at_odds, is_tested, verdicts
 
 NOTE = (
     "A claim is decided if its verdict is supported or contradicted. Verdicts are those of the runs, each adjusted for the "

@@ -1,5 +1,6 @@
 """Comparison of runs: settings that differ, the verdict of each run on every claim, and refusals."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,12 +10,13 @@ from directories import make_run
 from pictures import is_a_picture
 from processes import tree
 
-from tiejax.lab.runs import launch
+from tiejax.lab.commands.runs import describe
+from tiejax.lab.runs import launch, manifest
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.comparison.compare import at_odds, effect
-from tiejax.lab.studies.comparison.page import finding
-from tiejax.lab.studies.comparison.settings import STUDY, labels
+from tiejax.lab.studies.compare.compare import at_odds, effect
+from tiejax.lab.studies.compare.page import finding
+from tiejax.lab.studies.compare.settings import STUDY, labels
 
 
 def body(*claims):
@@ -108,6 +110,34 @@ def test_a_comparison_as_json(tmp_path, runs, capsys):
     assert [row["verdict"] for row in printed["claims"][1]["rows"]] == ["supported", "contradicted"]
 
 
+def under_its_former_name(out):
+    """Make a comparison one of an earlier version, whose study was called comparison in run.json and results.json."""
+    results = json.loads((out / "results.json").read_text()) | {"experiment": "comparison"}
+    (out / "results.json").write_text(json.dumps(results))
+    earlier = dataclasses.replace(manifest.read(out), study="comparison")
+    dataclasses.replace(
+        earlier, files=earlier.files | {"results.json": manifest.digest_of(out / "results.json")}, lengths={}
+    ).write(out)
+    assert json.loads((out / "run.json").read_text())["study"] == "comparison"
+
+
+def test_comparisons_under_the_former_name_are_not_runs_of_ones_own_model(tmp_path, runs, capsys):
+    """A run of `Comparison` is called comparison too: its claims are tested, and listed; those of `compare` are of others."""
+    out, _ = compared(tmp_path, runs)
+    now = describe(out)
+    under_its_former_name(out)
+    assert describe(out) == now
+    assert (now.study, now.claims, now.damage) == ("compare", None, None)
+    with pytest.raises(BadInput, match=f"{runs[0]} is a run of exor and {out} one of compare"):
+        launch.main(STUDY, [str(runs[0]), str(out), "--out", str(tmp_path / "x")])
+    assert launch.main(STUDY, [*map(str, runs), "--out", str(out), "--overwrite"]) == 0
+    assert json.loads((out / "run.json").read_text())["study"] == "compare"
+
+    own = make_run(tmp_path / "own", finished=True, results=body(claim("both", "supported")), seeds=3)
+    dataclasses.replace(manifest.read(own), study="comparison").write(own)
+    assert (describe(own).study, describe(own).claims["supported"]) == ("comparison", 1)
+
+
 def headline(*claims, runs=2):
     """The first sentence of the finding; each claim is the initial letters of its verdicts, "-" for none."""
     words = {"s": "supported", "c": "contradicted", "u": "undecided"}
@@ -176,7 +206,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path, runs):
     (other / "results.json").write_text("{}")
     assert f"{other / 'results.json'}: damaged;" in refusal(tmp_path, one, other)
     out, _ = compared(tmp_path, [one, make_run(tmp_path / "third", finished=True, results=body())])
-    assert f"{one} is a run of exor and {out} one of comparison" in refusal(tmp_path / "x", one, out)
+    assert f"{one} is a run of exor and {out} one of compare" in refusal(tmp_path / "x", one, out)
 
 
 NAMES = ("\x1b[31m\x07", r"$\frac$", "$x$", "_one", "\udcff", "\u65e5\u672c", "a\nb", "\u202eb", r"\$")

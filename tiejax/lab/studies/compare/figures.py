@@ -1,23 +1,23 @@
 """The figure of a comparison: the effect sizes of all runs, claim by claim."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.studies.comparison.compare import DECIDED, is_tested
+from tiejax.lab.studies.compare.compare import DECIDED, is_tested
 from tiejax.system.visible import visible
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
-def plot_effects(results: Mapping[str, Any]) -> Plot | None:
-    """Plot the effect size of every tested claim in every run; None if there is none."""
+def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+    """Plot the effect size of every tested claim in every run; no figure if there is none."""
     claims = [
         claim for claim in results["claims"] if is_tested(claim) and any(_effect(row) is not None for row in claim["rows"])
     ]
     if not claims:
-        return None
+        return []
     figure, axes = figures.new_figure(1, 1, 7.0, 1.2 + 0.32 * len(claims))
     panel = axes[0, 0]
     labels = list(results["runs"])
@@ -41,7 +41,7 @@ def plot_effects(results: Mapping[str, Any]) -> Plot | None:
     panel.set_ylim(len(claims) - 0.5, -0.5)
     panel.set_xlabel("standardised mean of the paired differences")
     figures.legend_below(figure, panel)
-    return Plot("effects", CAPTION, figure)
+    return [Plot("effects", CAPTION, figure)]
 
 
 CAPTION = (
@@ -52,9 +52,3 @@ CAPTION = (
 
 def _effect(row: Mapping[str, Any] | None) -> float | None:
     return None if row is None else row["effect"]
-
-
-def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
-    """Return the figures of a comparison."""
-    plot = plot_effects(results)
-    return [] if plot is None else [plot]

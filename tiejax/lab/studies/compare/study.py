@@ -4,10 +4,9 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RESULTS_FORMAT, RunDirectory
-from tiejax.lab.studies.comparison import figures, page
-from tiejax.lab.studies.comparison.compare import compare
-from tiejax.lab.studies.comparison.finished_run import read
-from tiejax.lab.studies.comparison.settings import STUDY, labels
+from tiejax.lab.studies.compare import figures, page
+from tiejax.lab.studies.compare.compare import compare, read
+from tiejax.lab.studies.compare.settings import STUDY, labels
 from tiejax.system.json_values import plain
 
 

@@ -52,7 +52,7 @@ def labels(folders: list[Path]) -> list[str]:
 
 
 STUDY = Study(
-    "comparison",
+    "compare",
     Settings,
     CommandLine(
         description="Compare finished runs of one study: the settings in which they differ, their results for every claim (a "
@@ -64,9 +64,9 @@ STUDY = Study(
             "json": "print one JSON object instead of lines of text: finding, runs, settings that differ, claims with the "
             "verdict of each run, path of the report",
         },
-        positional={"runs": "directories of finished runs of one study"},
+        positional=("runs",),
     ),
-    run="tiejax.lab.studies.comparison.study:run",
+    run="tiejax.lab.studies.compare.study:run",
     claims_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,
