@@ -10,13 +10,16 @@ import argparse
 import json
 import platform
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tiejax.lab.reporting.published import dumps
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # neither docs nor experiments are part of the installed package
+
+from docs.results.published import dumps
+from experiments import simulated_studies
 from tiejax.lab.reporting.words import number, share
-from tiejax.statistics import error_rates
 
 ROOT = Path(__file__).resolve().parents[1]
 TITLE, OUTSIDE = "Studies without an effect", "Outside the assumptions"
@@ -33,7 +36,7 @@ def main() -> None:
         parser.error(f"--studies: expected a number >= 1, got {given.studies}")
     rows: list[dict[str, Any]] = []
     if given.records is None:
-        settings = list(error_rates.settings())
+        settings = list(simulated_studies.settings())
     else:
         try:
             settings = [of_run(given.records)]
@@ -42,21 +45,21 @@ def main() -> None:
         if given.out.exists():
             rows = json.loads(given.out.read_text())["rows"]
     for place, setting in enumerate(settings):
-        found = error_rates.row(setting, given.studies, seed=place) | {"commit": commit()}
+        found = simulated_studies.row(setting, given.studies, seed=place) | {"commit": commit()}
         print(" | ".join(cells(found)), flush=True)
         rows = [row for row in rows if (row["name"], row["seeds"]) != (found["name"], found["seeds"])] + [found]
         given.out.write_text(dumps(entry(rows, given.studies)) + "\n")
 
 
-def of_run(file: Path) -> error_rates.Setting:
+def of_run(file: Path) -> simulated_studies.Setting:
     """Return the setting that exchanges the arms of a run's registered claims. Raises ValueError without any."""
     results = json.loads(file.read_text())
     claims = [claim for claim in results["claims"] if claim.get("family") == "registered" and claim.get("differences")]
-    draw, claims_kept, seeds = error_rates.flipped_records([claim["differences"] for claim in claims])
+    draw, claims_kept, seeds = simulated_studies.flipped_records([claim["differences"] for claim in claims])
     if not claims_kept:
         raise ValueError(f"{file}: expected registered claims with differences")
     name = file.stem if "study" in results else file.parent.name
-    return error_rates.Setting(f"records of {name}, arms exchanged in random seeds", draw, (seeds,), claims_kept)
+    return simulated_studies.Setting(f"records of {name}, arms exchanged in random seeds", draw, (seeds,), claims_kept)
 
 
 def commit() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from claim_rows import CLAIM, EARLIER, EXPLORATORY
 
-from tiejax.lab.reporting import evidence
+from docs.results import evidence
 from tiejax.lab.reporting.finding import opening
 
 DOCS = Path(__file__).parents[3] / "docs"

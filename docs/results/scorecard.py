@@ -9,7 +9,7 @@ import textwrap
 from collections import Counter
 from typing import NamedTuple
 
-from tiejax.lab.reporting.markers import markdown
+from docs.results.markers import markdown
 from tiejax.lab.reporting.words import counted
 
 BAR = re.compile(r"(?<!\\)\|")

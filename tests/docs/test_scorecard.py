@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiejax.lab.reporting import scorecard
+from docs.results import scorecard
 
 PAGE = r"""# Scorecard
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from claim_rows import CLAIM, EARLIER, EXPLORATORY
 
-from tiejax.lab.reporting import markers
+from docs.results import markers
 from tiejax.lab.reporting.finding import opening
 
 ROOT = Path(__file__).parents[3]

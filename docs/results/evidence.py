@@ -5,8 +5,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from docs.results.markers import markdown
 from tiejax.lab.reporting.finding import EARLIER, VERDICTS, opening
-from tiejax.lab.reporting.markers import markdown
 from tiejax.lab.reporting.words import about, interval_words, number, undecided, with_unit
 
 Entry = Mapping[str, Any]  # a published run

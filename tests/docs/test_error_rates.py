@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tiejax.lab.reporting.markers import render
-from tiejax.statistics import error_rates
+from docs.results.markers import render
+from experiments import simulated_studies
+from experiments.simulated_studies import Setting, false_verdicts, first_seeds, flipped_records, means, upper_bound
 from tiejax.statistics.claims import Claim, assess_in_looks
-from tiejax.statistics.error_rates import Setting, false_verdicts, first_seeds, flipped_records, means, upper_bound
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "error_rates.py"
 STUDIES = 200
@@ -19,7 +19,7 @@ STUDIES = 200
 MOST = int(stats.binom.isf(1e-4, STUDIES, 0.05))
 SMALL = [
     setting
-    for setting in error_rates.settings()
+    for setting in simulated_studies.settings()
     if setting.assumed and (setting.seeds[-1] <= 16 or setting.name.startswith("proportions"))
 ]
 
@@ -95,7 +95,7 @@ def test_script_writes_tables_that_pages_render(tmp_path, monkeypatch, capsys):
     found, out = script(), tmp_path / "error_rates.json"
     few = [Setting("normal", means(lambda rng, seeds: rng.normal(size=seeds)), (6,), claims=1)]
     few.append(Setting("skewed", means(lambda rng, seeds: rng.exponential(size=seeds) - 1), (6,), 1, assumed=False))
-    monkeypatch.setattr(error_rates, "settings", lambda: iter(few))
+    monkeypatch.setattr(simulated_studies, "settings", lambda: iter(few))
     monkeypatch.setattr("sys.argv", ["error_rates.py", "--studies", "20", "--out", str(out)])
     found.main()
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.results.published import Table
 from tiejax.lab.reporting.finding import EARLIER, is_current, opening
-from tiejax.lab.reporting.published import Table
 from tiejax.lab.reporting.words import about, cells, interval_words, number, with_unit
 
 NAME, INSIDE = r"((?:(?!-->).)+?)", r"((?:(?!<!--).)*)"

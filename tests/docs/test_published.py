@@ -4,7 +4,7 @@ import json
 
 from claim_rows import CLAIM, EARLIER
 
-from tiejax.lab.reporting import published
+from docs.results import published
 
 FACTS = {"git_commit": "abc", "date": "2026-11-22T10:00:00+00:00", "python": "3.11", "versions": {}, "devices": ["cpu"]}
 RESULTS = {
