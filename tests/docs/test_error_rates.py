@@ -53,7 +53,7 @@ def test_looks_are_those_of_assess_in_looks():
     for _ in range(30):
         claims = draw(rng, 2, looks[-1])
         rows = assess_in_looks(lambda seeds, claims=claims: [first_seeds(claim, seeds) for claim in claims], looks)
-        decided = [row["look"] for row in rows if row["verdict"] in error_rates.DECIDED]
+        decided = [row["look"] for row in rows if row["verdict"] in simulated_studies.DECIDED]
         expected, at = expected + bool(decided), at | set(decided)
     assert count == expected
     assert 0 < count < 30

@@ -10,7 +10,7 @@ from claim_rows import CLAIM, EARLIER, EXPLORATORY
 from docs.results import evidence
 from tiejax.lab.reporting.finding import opening
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 UNDECIDED = CLAIM | {"id": "price/main", "unit": "nats", "verdict": "undecided"}
 RUN = {"command": "python x.py", "commit": "0123456789", "figure": "experiments/figures/main.png"}
 ENTRIES = {

@@ -12,7 +12,7 @@ from claim_rows import CLAIM, EARLIER, EXPLORATORY
 from docs.results import markers
 from tiejax.lab.reporting.finding import opening
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAGE = """# A page
 
 <!-- table: run.json claims -->
