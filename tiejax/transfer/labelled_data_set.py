@@ -7,8 +7,7 @@ import tensorflow_datasets as tfds
 from tiejax.system.visible import cut
 from tiejax.text.data_sets import open_builder
 from tiejax.text.errors import CorpusError
-from tiejax.transfer.errors import TaskError
-from tiejax.transfer.read import Labelled
+from tiejax.transfer.read import Labelled, TaskError
 
 
 def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[str, list[Labelled]]:

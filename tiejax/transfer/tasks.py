@@ -13,8 +13,7 @@ import lazy_loader
 from tiejax.system.visible import cut
 from tiejax.text.corpus import sentences
 from tiejax.text.standard_library import StandardLibrary
-from tiejax.transfer.errors import TaskError
-from tiejax.transfer.read import Labelled, is_tagged, read_labelled
+from tiejax.transfer.read import Labelled, TaskError, is_tagged, read_labelled
 
 # TFDS is slow to import: it is imported at its first use.
 labelled_data_set = lazy_loader.load("tiejax.transfer.labelled_data_set", suppress_warning=True)

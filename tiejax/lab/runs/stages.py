@@ -46,7 +46,7 @@ class Stages:
 
     def __init__(self, launched: Launched, console: Console, stop: Callable[[], bool], costs: Mapping[str, float]) -> None:
         assert launched.run is not None
-        self._run, self._console, self._stop, self._costs = launched.run, console, stop, dict(costs)
+        self._run, self._console, self._stop, self.costs = launched.run, console, stop, dict(costs)
         self._tracker = launched.tracker
         self._resume, self._every = launched.switches["resume"], launched.settings.checkpoint_every
         self._here, self._shown, self._began = 0.0, 0.0, time.perf_counter()
@@ -80,7 +80,7 @@ class Stages:
                 arrays = {field: values for field, values in arrays.items() if field not in taken}
             self._run.write(_file(name), npz(arrays))
             shutil.rmtree(self._run.checkpoints / name, ignore_errors=True)
-            self._here += self._costs[name]
+            self._here += self.costs[name]
         return self.read(name)
 
     def apart(self, name: str) -> dict[str, np.ndarray]:
@@ -94,7 +94,7 @@ class Stages:
 
     def add(self, name: str, cost: float) -> None:
         """Add a stage that was not planned, unless it was."""
-        self._costs.setdefault(name, cost)
+        self.costs.setdefault(name, cost)
 
     def drop(self, name: str) -> None:
         """Remove the arrays that a finished stage stored apart, which no later stage needs."""
@@ -147,13 +147,13 @@ class Stages:
 
     def _show(self, label: str, name: str, share: float = 0.0, share_here: float = 0.0) -> None:
         """Show progress. share: share of the stage `name` that is done. share_here: the share done by this process."""
-        total, cost = sum(self._costs.values()), self._costs[name]
+        total, cost = sum(self.costs.values()), self.costs[name]
         here = (self._here + share_here * cost) / total
         self._shown = min(1.0, self._done() + share * cost / total)
         self._console.part(label, self._shown, time.perf_counter() - self._began - self.compile_s, here)
 
     def _done(self) -> float:
-        return sum(cost for stage, cost in self._costs.items() if self.done(stage)) / sum(self._costs.values())
+        return sum(cost for stage, cost in self.costs.items() if self.done(stage)) / sum(self.costs.values())
 
     @property
     def share(self) -> float:

@@ -1,5 +1,6 @@
 """Probes of encoders: retrieval of parallel sentences by layer, and word similarity of their tables."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,16 +63,8 @@ def retrieval(encoders: Encoders, parallel: ParallelRows, mesh: int) -> Arrays:
     by_layer = np.moveaxis(means, 3, 2)  # [seed, start, layers + 1, batches, rows, width]
     halves = np.split(by_layer, 2, axis=3)
     sides = [half.reshape(*half.shape[:3], -1, half.shape[-1])[..., : parallel.number, :] for half in halves]
-    arrays = {}
+    arrays: Arrays = {}
     for fitted in FITTED:
-        found = [by_start_and_layer(source, target, fitted) for source, target in zip(*sides, strict=True)]
-        arrays[f"retrieval_{fitted}"] = np.moveaxis(np.array(found), 1, 0)
+        accuracy = np.vectorize(functools.partial(translation_accuracy, fitted=fitted), signature="(n,w),(n,w)->()")
+        arrays[f"retrieval_{fitted}"] = np.moveaxis(accuracy(*sides), 1, 0)
     return arrays
-
-
-def by_start_and_layer(source: np.ndarray, target: np.ndarray, fitted: Fitted) -> list[list[float]]:
-    """Return the retrieval accuracies of one seed, `[start][layer]`, from vectors `[start, layer, sentence, width]`."""
-    return [
-        [translation_accuracy(*vectors, fitted) for vectors in zip(*layers, strict=True)]
-        for layers in zip(source, target, strict=True)
-    ]

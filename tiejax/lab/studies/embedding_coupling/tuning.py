@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from tiejax import training
+from tiejax.lab.runs.rates import Tried, choose_rate
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.embedding_coupling.encoders import PRETRAINED, Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.settings import Settings
@@ -25,14 +26,6 @@ from tiejax.transfer.task_head import HeadKind
 PyTree = Any
 UNREPORTED = 2**20  # fine-tuning seeds from here on only select learning rates
 WARM_UP = 0.1  # fraction of the steps, as for BERT
-
-
-class Tuned(NamedTuple):
-    """Fine-tuned members `[seed, arm]`: parameters, whether all are finite, and confusion matrices by split."""
-
-    params: PyTree
-    finite: np.ndarray
-    confusions: dict[str, np.ndarray]
 
 
 class Members(NamedTuple):
@@ -53,20 +46,50 @@ class Tuning(NamedTuple):
     stages: Stages
 
     def rates(self, task: TaskData, stage: str, kind: HeadKind | None = None) -> Arrays:
-        """Try every learning rate on the tuning seeds. kind: override the kind of the task's head.
+        """Choose the learning rate of each start by the accuracy on development of the tuning seeds.
 
-        Returns accuracies `development[rate, start, seed]` and the best `rate[start]`.
+        The rates of the settings are tried in one stage, and further ones in stages of their own while the last one is the best
+        (`choose_rate`); a single rate is used as it is. kind: override the kind of the task's head.
+
+        Returns the rates `tried`, their accuracies `development[rate, start, seed]`, NaN where a start did not try a rate, and
+        the best `rate[start]`.
         """
-        settings, tried = self.settings, np.asarray(self.settings.fine_tuning_rates)
-        indices = range(len(settings.seed_list), len(settings.trained_seeds))
-        starts = len(self.encoders.by_start)
-        rates = np.tile(np.repeat(tried, starts), (len(indices), 1))
+        given = self.settings.fine_tuning_rates
+        first = self.stages.once(
+            stage, lambda: self._development(task, stage, self.encoders, given, kind) | {"tried": np.asarray(given)}
+        )
+        if "rate" in first:  # the stage of a run by an earlier version, which tried no further rates
+            return first
+
+        def losses_at(rates: Sequence[float], place: int, start: str) -> np.ndarray:
+            if rates is given:
+                return -first["development"][:, place]
+            further = f"{stage}.{start}.{rates[0]:g}"
+            self.stages.add(further, self.stages.costs[stage] / first["development"][..., 0].size)
+            work = functools.partial(self._development, task, further, self.encoders.only(start), rates, kind)
+            return -self.stages.once(further, work)["development"][:, 0]
+
+        choose = choose_rate if len(given) > 1 else lambda rates, losses_at: Tried(np.asarray(rates), losses_at(rates))
+        chosen = [
+            choose(given, functools.partial(losses_at, place=place, start=start))
+            for place, start in enumerate(self.encoders.by_start)
+        ]
+        every = sorted({rate for tried in chosen for rate in tried.rates.tolist()})
+        development = np.full((len(every), *first["development"].shape[1:]), np.nan)
+        for place, tried in enumerate(chosen):
+            development[np.searchsorted(every, tried.rates), place] = -tried.losses
+        return {"tried": np.array(every), "development": development, "rate": np.array([tried.rate for tried in chosen])}
+
+    def _development(
+        self, task: TaskData, stage: str, encoders: Encoders, tried: Sequence[float], kind: HeadKind | None
+    ) -> Arrays:
+        """Fine-tune the tuning seeds at these rates; return accuracies `development[rate, start, seed]`."""
+        indices = range(len(self.settings.seed_list), len(self.settings.trained_seeds))
+        starts = len(encoders.by_start)
+        rates = np.tile(np.repeat(np.asarray(tried), starts), (len(indices), 1))
         members = Members(indices, [UNREPORTED + index for index in range(len(indices))], rates)
-        tuned = self._tune(stage, self.encoders, task, kind or task.kind, members, ["development"])
-        by_arm = accuracy(tuned.confusions["development"]).T
-        development = by_arm.reshape(len(tried), starts, len(indices))
-        best = np.argmax(development.mean(-1), axis=0)
-        return {"development": development, "rate": tried[best], "tried": tried}
+        *_, confusions = self._tune(stage, encoders, task, kind or task.kind, members, ["development"])
+        return {"development": accuracy(confusions["development"]).T.reshape(len(tried), starts, len(indices))}
 
     def scores(
         self, task: TaskData, rates: np.ndarray, stage: str, encoders: Encoders | None = None, kind: HeadKind | None = None
@@ -80,16 +103,16 @@ class Tuning(NamedTuple):
         seeds, runs = self.settings.seed_list, self.settings.fine_tuning_seeds
         indices = [index for index in range(len(seeds)) for _ in range(runs)]
         members = Members(indices, [*range(runs)] * len(seeds), np.tile(rates, (len(indices), 1)))
-        tuned = self._tune(stage, encoders, task, kind, members, list(task.splits))
+        params, finite, confusions = self._tune(stage, encoders, task, kind, members, list(task.splits))
 
         def by_start(values: np.ndarray) -> np.ndarray:
             return np.moveaxis(values.reshape(len(seeds), runs, -1), 2, 0)
 
-        arrays = {"finite": by_start(tuned.finite)}
-        for split, confusion in tuned.confusions.items():
+        arrays = {"finite": by_start(finite)}
+        for split, confusion in confusions.items():
             arrays |= {f"{split}_accuracy": by_start(accuracy(confusion)), f"{split}_macro_f1": by_start(macro_f1(confusion))}
         if kind == "layer_mix":
-            arrays["mix"] = np.moveaxis(np.asarray(tuned.params["head"]["mix"]["weights"]), 1, 0)
+            arrays["mix"] = np.moveaxis(np.asarray(params["head"]["mix"]["weights"]), 1, 0)
         return arrays
 
     def dropped(self, task: TaskData, rates: np.ndarray) -> dict[str, Arrays]:
@@ -104,23 +127,21 @@ class Tuning(NamedTuple):
     def mixed(self, task: TaskData) -> dict[str, Arrays]:
         """Train a linear probe on a learnt mix of the frozen layers; return the arrays of its stages."""
         tried, stage = f"mix_rates.{self.name}", f"mix.{self.name}"
-        rates = self.stages.once(tried, lambda: self.rates(task, tried, "layer_mix"))
+        rates = self.rates(task, tried, "layer_mix")
         return {tried: rates, stage: self.stages.once(stage, lambda: self.scores(task, rates["rate"], stage, kind="layer_mix"))}
 
     def _tune(
         self, stage: str, encoders: Encoders, task: TaskData, kind: HeadKind, members: Members, splits: Sequence[str]
-    ) -> Tuned:
-        """Fine-tune members, and evaluate them on these splits."""
+    ) -> tuple[PyTree, np.ndarray, dict[str, np.ndarray]]:
+        """Fine-tune members, and evaluate them on these splits.
+
+        Returns of members `[seed, arm]`: parameters, whether all are finite, and confusion matrices by split.
+        """
         settings = self.settings
         pooling = settings.pooling if task.kind == "classification" else "first"
         objective = fine_tuning.Objective(encoders.model, kind, len(task.labels), settings.fine_tuning_dropout, pooling)
         recipe = fine_tuning.Recipe(
-            settings.fine_tuning_epochs,
-            settings.weight_decay,
-            WARM_UP,
-            settings.eps,
-            settings.clip,
-            settings.matmul_precision,
+            settings.fine_tuning_epochs, settings.weight_decay, WARM_UP, settings.eps, settings.clip, settings.matmul_precision
         )
         seeds = [settings.trained_seeds[index] for index in members.indices]
         # The arms are all starts at the first rate, then all starts at the second, and so on.
@@ -138,4 +159,4 @@ class Tuning(NamedTuple):
             confusions = {split: objective.confusion(params, batches) for split, batches in rows.items()}
             return training.all_finite(params), confusions
 
-        return Tuned(params, *map_members(measure, params, {split: task.splits[split] for split in splits}, self.mesh))
+        return params, *map_members(measure, params, {split: task.splits[split] for split in splits}, self.mesh)
