@@ -40,9 +40,9 @@ class Starts(SimpleNamespace):
 def chosen(monkeypatch, best, given=GIVEN, before=()):
     """Choose rates where the accuracy of a start falls with the distance from its best rate; return them and the stages."""
 
-    def development(self, task, stage, encoders, tried, kind):
-        accuracies = [[1 - abs(np.log2(rate / best[start])) / 100] for rate in tried for start in encoders.by_start]
-        return {"development": np.tile(accuracies, SEEDS).reshape(len(tried), len(encoders.by_start), SEEDS)}
+    def development(self, task, stage, tried):
+        accuracies = [[1 - abs(np.log2(rate / best[start])) / 100] for rate in tried for start in self.encoders.by_start]
+        return {"development": np.tile(accuracies, SEEDS).reshape(len(tried), -1, SEEDS)}
 
     monkeypatch.setattr(Tuning, "_development", development)
     stages = Stored(before)

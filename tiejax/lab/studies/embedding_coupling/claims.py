@@ -21,32 +21,16 @@ POINT = 0.01  # one point of accuracy
 CORRELATION = 0.03
 
 
-class Roles(NamedTuple):
-    """The names of the shapes that the claims compare; None for a role that no shape has.
+def roles_of(shapes: Mapping[str, Shape]) -> dict[str, str | None]:
+    """Return the names of the shapes that the claims compare, by role; None for a role that no shape has.
 
     coupled: E_in = E_out = H with one table. decoupled: the same with two tables. big_in: large input, small output. narrow,
     middle, wide: small input with the smallest output, an output of width H, and the largest output. dropped: narrow with extra
-    layers that are dropped. wider, deeper: middle with a larger H, or with more layers.
-    """
-
-    coupled: str | None = None
-    decoupled: str | None = None
-    big_in: str | None = None
-    narrow: str | None = None
-    middle: str | None = None
-    wide: str | None = None
-    dropped: str | None = None
-    wider: str | None = None
-    deeper: str | None = None
-
-
-def roles_of(shapes: Mapping[str, Shape]) -> Roles:
-    """Assign shapes to roles, relative to the first coupled shape of full width, or to the first shape if there is none.
-
-    Without shapes (a run from a checkpoint) all roles are None.
+    layers that are dropped. wider, deeper: middle with a larger H, or with more layers. Roles are relative to the first coupled
+    shape of full width, or to the first shape if there is none. Without shapes (a run from a checkpoint) there are no roles.
     """
     if not shapes:
-        return Roles()
+        return {}
 
     def first(fits: Callable[[Shape], bool], among: Mapping[str, Shape] = shapes) -> str | None:
         return next((name for name, shape in among.items() if fits(shape)), None)
@@ -63,17 +47,19 @@ def roles_of(shapes: Mapping[str, Shape]) -> Roles:
     middle = first(lambda shape: shape.embed_out == base.width, {name: small[name] for name in by_output})
     tables = (small[middle].embed_in, small[middle].embed_out) if middle else None
     reinvested = {name: shape for name, shape in small.items() if (shape.embed_in, shape.embed_out) == tables}
-    return Roles(
-        coupled=coupled,
-        decoupled=first(lambda shape: shape.embed_in == shape.embed_out == base.width, full),
-        big_in=first(lambda shape: shape.embed_in >= base.width > shape.embed_out, full),
-        narrow=by_output[0] if len(by_output) > 1 else None,
-        middle=middle,
-        wide=by_output[-1] if len(by_output) > 1 else None,
-        dropped=first(lambda shape: shape.drop > 0 and like_base(dataclasses.replace(shape, layers=shape.layers - shape.drop))),
-        wider=first(lambda shape: shape.width > base.width and shape.layers == base.layers, reinvested),
-        deeper=first(lambda shape: shape.layers > base.layers and shape.width == base.width, reinvested),
-    )
+    return {
+        "coupled": coupled,
+        "decoupled": first(lambda shape: shape.embed_in == shape.embed_out == base.width, full),
+        "big_in": first(lambda shape: shape.embed_in >= base.width > shape.embed_out, full),
+        "narrow": by_output[0] if len(by_output) > 1 else None,
+        "middle": middle,
+        "wide": by_output[-1] if len(by_output) > 1 else None,
+        "dropped": first(
+            lambda shape: shape.drop > 0 and like_base(dataclasses.replace(shape, layers=shape.layers - shape.drop))
+        ),
+        "wider": first(lambda shape: shape.width > base.width and shape.layers == base.layers, reinvested),
+        "deeper": first(lambda shape: shape.layers > base.layers and shape.width == base.width, reinvested),
+    }
 
 
 def names_of(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, str | None]:
@@ -82,7 +68,7 @@ def names_of(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, 
     The base is the coupled encoder, or the first if there is none.
     """
     roles = roles_of(shapes)
-    return {**roles._asdict(), "base": roles.coupled or next(iter(encoders_of(body)))}
+    return {**roles, "base": roles.get("coupled") or encoders_of(body)[0]}
 
 
 def encoders_of(body: Mapping[str, Any]) -> list[str]:
@@ -154,7 +140,7 @@ MEASURES = {
 class Comparison(NamedTuple):
     """A claim that a measure of one role is larger than that of another, or within the measure's margin of it (`same`).
 
-    first, second: (role, measure), with the role a field of `Roles` or `base` (see `names_of`).
+    first, second: (role, measure), with a role of `names_of`.
     """
 
     id: str
@@ -219,7 +205,7 @@ def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
 
 def _claim(comparison: Comparison, body: Mapping[str, Any], names: Mapping[str, str | None]) -> Claim | None:
     """Return a comparison as a claim; None if a shape or a measure is missing. names: the shapes' names by role."""
-    sides = [(measure, names[role]) for role, measure in (comparison.first, comparison.second)]
+    sides = [(measure, names.get(role)) for role, measure in (comparison.first, comparison.second)]
     values = [None if name is None else _values(body, measure, name) for measure, name in sides]
     if values[0] is None or values[1] is None:
         return None

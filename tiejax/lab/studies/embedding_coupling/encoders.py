@@ -30,10 +30,9 @@ from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream, TextFeed
 from tiejax.training.optimizer import make_optimizer, warm_up_and_decay
 
-MODELS = "models"  # folder of the pre-trained models, in the hub's format
-
 PyTree = Any
 Arrays = dict[str, np.ndarray]
+MODELS = "models"  # folder of the pre-trained models, in the hub's format
 CHECKPOINT = "checkpoint"  # name of the encoder in a run from a checkpoint
 PRETRAINED, CONTROL = STARTS = ("pretrained", "control")
 ORDER = 0  # the seed of the batches and masks of all members
@@ -62,11 +61,6 @@ class Encoders:
     def only(self, start: str) -> "Encoders":
         """Return the encoders of one start."""
         return dataclasses.replace(self, by_start={start: self.by_start[start]})
-
-    def first(self, seeds: int) -> "Encoders":
-        """Return the encoders of the first `seeds` seeds."""
-        by_start = {start: jax.tree.map(lambda leaf: leaf[:seeds], params) for start, params in self.by_start.items()}
-        return dataclasses.replace(self, by_start=by_start, tables={name: rows[:seeds] for name, rows in self.tables.items()})
 
     def stacked(self, indices: Sequence[int]) -> PyTree:
         """Return parameters `[seed, start, ...]` for these indices of the seed axis."""
@@ -128,7 +122,7 @@ def build_ensemble(settings: Settings, shape: Shape, text: Text, plan: StepPlan)
 def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: Stages) -> Arrays:
     """Pre-train a shape with every seed, reported ones first.
 
-    Returns records `[seed, record]`, final parameters, and initial ones without head.
+    Returns records `[seed, record]`, final parameters as `params/PATH`, and initial ones without head as `start/PATH`.
     """
     ensemble = build_ensemble(settings, settings.every_shape[name], text, plan)
     start = ensemble.start(settings.trained_seeds)
@@ -137,7 +131,8 @@ def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: 
     records = training.by_arm(trained.records, {"record": "record_", "validation": "validation_"})
     arrays = {field: values if field.endswith("step") else values[0] for field, values in records.items()}
     for prefix, params in (("params", trained.members.state.params), ("start", bert.discard_head(start.state.params))):
-        arrays |= named(jax.tree.map(lambda leaf: leaf[:, 0], params), prefix)
+        leaves = flax.traverse_util.flatten_dict({prefix: params}, sep="/")
+        arrays |= {field: np.asarray(leaf[:, 0]) for field, leaf in leaves.items() if leaf is not None}
     return arrays
 
 
@@ -208,12 +203,6 @@ def export(settings: Settings, name: str, text: Text, pretrained: Arrays, run: R
             except CheckpointError as error:
                 raise BadInput(f"--out {error.as_options()}") from None
             run.add([run.path / below])
-
-
-def named(params: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """Flatten nested dictionaries to arrays named `prefix/path`; None leaves are left out."""
-    leaves = flax.traverse_util.flatten_dict({prefix: params}, sep="/")
-    return {name: np.asarray(leaf) for name, leaf in leaves.items() if leaf is not None}
 
 
 def unnamed(arrays: Mapping[str, np.ndarray], prefix: str) -> PyTree:

@@ -50,7 +50,9 @@ def plot_parameters(body: Body) -> Plot:
         panel.plot(control.mean(), row - 0.16, "x", color=GREY, markersize=6, label=None if row else CONTROL)
         panel.plot(pretrained, np.full(len(pretrained), row + 0.16), "|", color=BLUE, markersize=7, alpha=0.6)
         panel.plot(pretrained.mean(), row + 0.16, "o", color=BLUE, markersize=6, label=None if row else "pre-trained")
-    panel.set_yticks(range(len(rows)), [f"{name}, {_parameters(parameters[name])}" for name in rows])
+    numbers = [parameters[name] for name in rows]
+    words = [f"{number / 1e6:.3g}M" if number >= 1e6 else f"{number / 1e3:.0f}k" for number in numbers]
+    panel.set_yticks(range(len(rows)), [f"{name}, {number}" for name, number in zip(rows, words, strict=True)])
     panel.set_xlabel("score: accuracy on test")
     figures.legend_below(figure, panel)
     return Plot(
@@ -62,13 +64,9 @@ def plot_parameters(body: Body) -> Plot:
     )
 
 
-def _parameters(number: float) -> str:
-    return f"{number / 1e6:.3g}M" if number >= 1e6 else f"{number / 1e3:.0f}k"
-
-
 def plot_output_width(body: Body, shapes: Mapping[str, Shape]) -> Plot | None:
     """Plot score, masked accuracy and probe accuracy against E_out, for shapes that differ only in E_out."""
-    narrow = roles_of(shapes).narrow
+    narrow = roles_of(shapes).get("narrow")
     if narrow is None:
         return None
     like = shapes[narrow]

@@ -29,11 +29,6 @@ LEADING = ("output-width/score", "reinvest/deeper-coupled", "decoupling/score", 
 Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 
-def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the report, and the number of claims with each verdict."""
-    return [*filter(None, [openings(results["claims"], LEADING)]), tally(results["claims"])]
-
-
 def _spread(values: list[float] | None) -> str:
     """Format the mean over seeds, with the standard deviation if there are several; a dash for a missing measurement."""
     if values is None:
@@ -58,10 +53,9 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def _shapes(results: Mapping[str, Any]) -> Table:
-    if any("embed_in" not in fields for fields in results["shapes"].values()):
-        rows = [
-            [name, str(fields["layers"]), f"{fields['fine_tuning_parameters']:,}"] for name, fields in results["shapes"].items()
-        ]
+    shapes = results["shapes"]
+    if any("embed_in" not in fields for fields in shapes.values()):
+        rows = [[name, str(fields["layers"]), f"{fields['fine_tuning_parameters']:,}"] for name, fields in shapes.items()]
         return ["checkpoint", "layers", "parameters in fine-tuning"], rows
     columns = [
         *("shape", "E_in", "E_out", "H", "layers", "dropped", "coupled"),
@@ -75,7 +69,7 @@ def _shapes(results: Mapping[str, Any]) -> Table:
             *(f"{fields[key]:,}" for key in ("pretraining_parameters", "fine_tuning_parameters")),
             *(_spread(results["pretraining"].get(name, {}).get(key)) for key in ("loss", "accuracy")),
         ]
-        for name, fields in results["shapes"].items()
+        for name, fields in shapes.items()
     ]
     return columns, rows
 
@@ -133,8 +127,23 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         f"{task['most_frequent_label']:.3f}, {task['cut_off']['test']:,} labels cut off in test"
         for name, task in results["tasks"].items()
     ]
-    words = {
-        **(_pretraining_words(results, settings) if settings["start"] is None else {"checkpoint": settings["start"]}),
+    if settings["start"] is not None:
+        words = {"checkpoint": settings["start"]}
+    else:
+        words = {
+            "corpus": ", ".join(map(str, settings["corpus"] or settings["languages"] or ["the prose that comes with CPython"])),
+            "tokens": f"vocabulary {results['data'].get('vocabulary', 0):,}, rows of {settings['max_length']} tokens",
+            "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
+            f"AdamW, peak rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear decay to 0; weight "
+            f"decay {settings['weight_decay']:g}, gradient norm clipped at {settings['clip']:g}; no dropout",
+            "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
+        }
+    if gate := results.get("gate"):
+        words["gate"] = (
+            f"{'passed' if gate['passed'] else 'not passed'}: {gate['baseline']} ends {gate['nats_below_unigram']:.2f} nats "
+            f"below the unigram entropy (required: .3) and gains {gate['development_gain']:.4f} on development over its control"
+        )
+    words |= {
         "tasks": "; ".join(tasks),
         "fine-tuning": f"{settings['fine_tuning_epochs']:g} epochs in batches of {settings['fine_tuning_batch']}, dropout "
         f"{settings['fine_tuning_dropout']:g} before the classifier only; sentences are classified from their "
@@ -148,26 +157,9 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
     return {name: value for name, value in words.items() if value}
 
 
-def _pretraining_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of pre-training in words, by name."""
-    gate = results.get("gate")
-    return {
-        "corpus": ", ".join(map(str, settings["corpus"] or settings["languages"] or ["the prose that comes with CPython"])),
-        "tokens": f"vocabulary {results['data'].get('vocabulary', 0):,}, rows of {settings['max_length']} tokens",
-        "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
-        f"AdamW, peak rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear decay to 0; weight "
-        f"decay {settings['weight_decay']:g}, gradient norm clipped at {settings['clip']:g}; no dropout",
-        "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
-        "gate": ""
-        if gate is None
-        else f"{'passed' if gate['passed'] else 'not passed'}: {gate['baseline']} ends {gate['nats_below_unigram']:.2f} nats "
-        f"below the unigram entropy (required: .3) and gains {gate['development_gain']:.4f} on development over its control",
-    }
-
-
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
-    results, settings = run.results, run.settings
+    results, settings, claims = run.results, run.settings, run.results["claims"]
     notes = [*excluded_notes(results), *few_seeds_notes(results, fewest_seeds)]
     if results.get("gate") and not results["gate"]["passed"]:
         notes.append("The gate (see Setting) was not passed: nothing about the paper's findings follows from the scores.")
@@ -177,10 +169,10 @@ def page(run: RunOnPage) -> str:
     return report.render(
         title="Shapes of input and output embeddings",
         question=QUESTION,
-        finding=finding(results),
+        finding=[*filter(None, [openings(claims, LEADING)]), tally(claims)],
         setting=_setting(results, settings, run.facts),
         notes=notes,
-        claims={"Claims": results["claims"]},
+        claims={"Claims": claims},
         figures=run.pictures,
         numbers=tables(results),
         reproduce=reproduce,

@@ -90,23 +90,22 @@ def costs_of(settings: Settings, prepared: Prepared) -> dict[str, float]:
         head = shape.embed_out * (shape.width + prepared.text.twins.vocabulary)
         step_cost = float(plan.rows * settings.max_length * shape.layers * weights + plan.slots * plan.mesh * head)
         costs[f"pretrain.{name}"] = TRAINING * seeds * plan.steps * step_cost
-        costs |= _of_transfer(settings, prepared.tasks, name, shape.layers - shape.drop, weights)
+        costs |= _of_transfer(settings, prepared.tasks, name, shape.layers - shape.drop, shape.width)
     if prepared.start is not None:
         model = prepared.start.model
-        weights = layer_matrices(model.width, FEED_FORWARD * model.width)
-        costs |= _of_transfer(settings, prepared.tasks, CHECKPOINT, model.encoder.layers, weights)
+        costs |= _of_transfer(settings, prepared.tasks, CHECKPOINT, model.encoder.layers, model.width)
     return costs
 
 
-def _of_transfer(settings: Settings, tasks: list[TaskData], name: str, layers: int, weights: int) -> dict[str, float]:
-    """Return the cost of all stages after pre-training, of an encoder with `layers` layers of `weights` weights each."""
+def _of_transfer(settings: Settings, tasks: list[TaskData], name: str, layers: int, width: int) -> dict[str, float]:
+    """Return the cost of all stages after pre-training, of an encoder with `layers` layers."""
     costs: dict[str, float] = {}
     tried = settings.rate_seeds * len(settings.fine_tuning_rates)
     runs = len(settings.seed_list) * settings.fine_tuning_seeds
     for task in tasks:
         trained = settings.fine_tuning_epochs * task.feed.steps_of_epoch * task.feed.rows * settings.max_length
         evaluated = sum(rows.tokens.size for rows in task.splits.values())
-        one = (TRAINING * trained + FORWARD * evaluated) * weights  # a layer of a member
+        one = (TRAINING * trained + FORWARD * evaluated) * layer_matrices(width, FEED_FORWARD * width)  # a layer of a member
         costs[f"rates.{name}.{task.name}"] = 2 * tried * layers * one
         costs[f"scores.{name}.{task.name}"] = 2 * runs * layers * one
         if task.name == settings.drop_task:

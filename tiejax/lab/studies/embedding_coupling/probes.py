@@ -1,7 +1,6 @@
 """Probes of encoders: retrieval of parallel sentences by layer, and word similarity of their tables."""
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from tiejax.geometry.retrieval import Fitted, translation_accuracy
-from tiejax.geometry.word_similarity import WordPairs, bootstrap_interval, similarity_correlation
+from tiejax.geometry.word_similarity import bootstrap_interval, similarity_correlation
 from tiejax.lab.studies.embedding_coupling.encoders import Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.task_data import ParallelRows, ProbeData
 from tiejax.models import LanguageModel
@@ -21,22 +20,19 @@ PyTree = Any
 FITTED: tuple[Fitted, ...] = ("all", "held_out")
 
 
-def probe(encoders: Encoders, data: ProbeData, mesh: int) -> Arrays:
-    """Return retrieval accuracies `retrieval_FITTED[start, seed, layer]` and correlations `similarity_TABLE[seed]`."""
+def probe(encoders: Encoders, seeds: int, data: ProbeData, mesh: int) -> Arrays:
+    """Return retrieval accuracies `retrieval_FITTED[start, seed, layer]` and correlations `similarity_TABLE[seed]`.
+
+    With the bootstrap intervals of the correlations, `[seed, 2]`. seeds: number of seeds, the first ones of the encoders.
+    """
     arrays: Arrays = {}
     if data.parallel is not None:
-        arrays |= retrieval(encoders, data.parallel, mesh)
+        arrays |= retrieval(encoders, seeds, data.parallel, mesh)
     if data.pairs is not None:
-        arrays |= similarity(encoders.tables, data.pairs)
-    return arrays
-
-
-def similarity(tables: Mapping[str, np.ndarray], pairs: WordPairs) -> Arrays:
-    """Return the correlation of each table by seed, `[seed]`, and its bootstrap interval, `[seed, 2]`."""
-    arrays: Arrays = {}
-    for name, table in tables.items():
-        arrays[f"similarity_{name}"] = np.array([similarity_correlation(embeddings, pairs) for embeddings in table])
-        arrays[f"similarity_{name}_interval"] = np.array([bootstrap_interval(embeddings, pairs) for embeddings in table])
+        for name, table in encoders.tables.items():
+            field, of_seeds = f"similarity_{name}", table[:seeds]
+            arrays[field] = np.array([similarity_correlation(embeddings, data.pairs) for embeddings in of_seeds])
+            arrays[f"{field}_interval"] = np.array([bootstrap_interval(embeddings, data.pairs) for embeddings in of_seeds])
     return arrays
 
 
@@ -54,9 +50,8 @@ def mean_states(model: LanguageModel, params: PyTree, rows: TaskRows) -> Float[A
     return jax.lax.map(batch_means, rows)
 
 
-def retrieval(encoders: Encoders, parallel: ParallelRows, mesh: int) -> Arrays:
+def retrieval(encoders: Encoders, seeds: int, parallel: ParallelRows, mesh: int) -> Arrays:
     """Return the retrieval accuracy by layer, `[start, seed, layer]`, with the mean difference fitted in both ways."""
-    seeds = len(jax.tree.leaves(next(iter(encoders.by_start.values())))[0])
     both = jax.tree.map(lambda *leaves: np.concatenate(leaves), parallel.source, parallel.target)
     members = encoders.stacked(range(seeds))
     means = map_members(lambda params, rows: mean_states(encoders.model, params, rows), members, both, mesh)

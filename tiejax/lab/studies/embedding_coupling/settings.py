@@ -30,8 +30,6 @@ DEFAULT_SHAPES = {
 }
 SHAPE_FIELDS = tuple(field.name for field in dataclasses.fields(Shape))
 TASK_FIELDS = ("train", "development", "test", "text", "label", "examples")
-
-
 RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)  # of fine-tuning; the best one should lie inside
 FIRST_TUNING_SEED = 1000
 
@@ -142,7 +140,9 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         if self.data_dir is None:
             fields["data_dir"] = checks.default_data_dir()
         if self.start is not None:
-            self._check_start()
+            for name in ("shapes", "languages", "corpus", "cipher"):  # a checkpoint already determines these
+                if getattr(self, name):
+                    raise BadInput(f"--start and --{name}: give one of them")
             fields["shapes"] = {}
         elif self.shapes is None:
             fields["shapes"] = {name: dataclasses.asdict(shape) for name, shape in DEFAULT_SHAPES.items()}
@@ -177,14 +177,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         if not self.fine_tuning_rates or not all(0 < rate < math.inf for rate in self.fine_tuning_rates):
             raise BadInput(f"--fine_tuning_rates: expected rates above 0, got {cut(self.fine_tuning_rates)}")
         self._check_corpus()
-        self._check_shapes()
-        self._check_tasks()
-
-    def _check_start(self) -> None:
-        """Raise BadInput for options that a checkpoint already determines."""
-        for name in ("shapes", "languages", "corpus", "cipher"):
-            if getattr(self, name):
-                raise BadInput(f"--start and --{name}: give one of them")
+        self._check_shapes_and_tasks()
 
     def _check_corpus(self) -> None:
         if self.languages is not None and self.corpus:
@@ -195,14 +188,12 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
             wanted = "one file, to be paired with its cipher" if self.cipher else "two files"
             raise BadInput(f"--parallel: expected {wanted}, got {len(self.parallel)}")
 
-    def _check_shapes(self) -> None:
+    def _check_shapes_and_tasks(self) -> None:
         if not self.shapes and self.start is None:
             raise BadInput("--shapes: expected at least one shape")
         _check_each("shapes", self.shapes or {}, _problem_of_shape)
         if self.shapes and self.baseline not in self.shapes:
             raise BadInput(f"--baseline: expected one of {cut(', '.join(self.shapes))}, got {cut(self.baseline)}")
-
-    def _check_tasks(self) -> None:
         _check_each("tasks", self.tasks or {}, _problem_of_task)
         if not self.tasks:
             raise BadInput("--tasks: expected at least one task")

@@ -86,10 +86,8 @@ def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
             f"task {task.name}: {task.kind}, {len(task.labels)} labels, {number['train']:,} sentences for training, "
             f"{number['development']:,} for development, {number['test']:,} for test"
         )
-    models = (
-        f"{len(settings.every_shape)} shapes x {len(settings.trained_seeds)} seeds, {plan.steps:,} steps of {plan.rows} rows "
-    )
-    models += f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
+    models = f"{len(settings.every_shape)} shapes x {len(settings.trained_seeds)} seeds, {plan.steps:,} steps of "
+    models += f"{plan.rows} rows ({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
     if prepared.start is not None:
         models = f"the {prepared.start.family} in {settings.start} x {len(settings.seed_list)} seeds"
     console.say(f"{models} on {jax.device_count()} x {jax.devices()[0].device_kind}, {plan.mesh} per member, in {settings.out}")
@@ -118,8 +116,8 @@ def transfer(settings: Settings, name: str, encoders: Encoders, prepared: Prepar
         if task.name == settings.drop_task:
             left |= tuning.dropped(task, rates["rate"])
             left |= tuning.mixed(task) if settings.layer_mix else {}
-    stage, reported = f"probes.{name}", encoders.first(len(settings.seed_list))
-    left[stage] = stages.once(stage, lambda: probe(reported, prepared.probes, prepared.plan.mesh))
+    stage, reported = f"probes.{name}", len(settings.seed_list)
+    left[stage] = stages.once(stage, lambda: probe(encoders, reported, prepared.probes, prepared.plan.mesh))
     return left
 
 

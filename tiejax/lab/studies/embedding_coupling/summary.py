@@ -50,12 +50,9 @@ def _undefined_where_diverged(stage: str, stages: Mapping[str, Arrays], seeds: i
     lost = np.asarray(np.zeros(seeds, bool) if records is None else ~records[:seeds].all(axis=-1))
     undefined = dict(arrays)
     for name, values in arrays.items():
-        if kind == "pretrain":
-            if name in ("validation_loss", "validation_accuracy"):
-                undefined[name] = _with_nan(values[:seeds], lost)
-        elif name in ("similarity_input", "similarity_output"):
-            undefined[name] = _with_nan(values, lost)
-        elif name.startswith("retrieval_") or name.endswith(SCORES):
+        if name in ("validation_loss", "validation_accuracy", *(f"similarity_{table}" for table in TABLES)):
+            undefined[name] = _with_nan(values[:seeds], lost)
+        elif kind != "pretrain" and (name.startswith("retrieval_") or name.endswith(SCORES)):
             pretrained_first = np.arange(len(values))[:, None] == 0
             diverged = (pretrained_first & lost)[..., None]
             undefined[name] = _with_nan(values, diverged | ~arrays["finite"] if "finite" in arrays else diverged)
