@@ -17,7 +17,7 @@ from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, w
 from tiejax import training
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble
+from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text, prepare_text
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows

@@ -35,7 +35,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying import settings as causal_settings
-from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble as build_coupling
+from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble as build_coupling
 from tiejax.lab.studies.embedding_coupling.text import prepare_text
 from tiejax.lab.studies.exor import settings as exor_settings
 from tiejax.lab.studies.exor.ensemble import Platform

@@ -11,7 +11,7 @@ import pytest
 
 from tiejax import tying
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.embedding_coupling import pretraining_ensemble as coupling_ensemble
+from tiejax.lab.studies.embedding_coupling import encoders as coupling_encoders
 from tiejax.lab.studies.embedding_coupling import settings as coupling_settings
 from tiejax.lab.studies.embedding_coupling import text as coupling_text
 from tiejax.lab.studies.exor import ensemble as exor_ensemble
@@ -79,7 +79,7 @@ def coupling(corpus, precision):
     ).resolved()
     prepared = coupling_text.prepare_text(settings, Console(quiet=True), False)
     planned = coupling_text.plan(settings, prepared, 1)
-    return traced(coupling_ensemble.build_ensemble(settings, Shape(4, 6, 8, 2, 2), prepared, planned))
+    return traced(coupling_encoders.build_ensemble(settings, Shape(4, 6, 8, 2, 2), prepared, planned))
 
 
 def fine_tuned(corpus, precision):

@@ -47,7 +47,7 @@ class Stages:
     """
 
     def __init__(self, launched: Launched, console: Console, stop: Callable[[], bool], costs: Mapping[str, float]) -> None:
-        self._run, self._console, self._stop, self._costs = launched.run, console, stop, dict(costs)
+        self._run, self._console, self._stop, self.costs = launched.run, console, stop, dict(costs)
         self._tracker = launched.tracker
         self._resume, self._every = launched.switches["resume"], launched.settings.checkpoint_every
         self._here, self._shown, self._began = 0.0, 0.0, time.perf_counter()
@@ -83,7 +83,7 @@ class Stages:
             arrays = work()
             if self._run is not None:
                 self._store(self._run, name, arrays, apart)
-            self._here += self._costs[name]
+            self._here += self.costs[name]
         return self.read(name)
 
     def _store(self, run: RunDirectory, name: str, arrays: Arrays, apart: str | None) -> None:
@@ -110,7 +110,7 @@ class Stages:
 
     def add(self, name: str, cost: float) -> None:
         """Add a stage that was not planned, unless it was."""
-        self._costs.setdefault(name, cost)
+        self.costs.setdefault(name, cost)
 
     def drop(self, name: str) -> None:
         """Remove the arrays that a finished stage stored apart, which no later stage needs."""
@@ -173,13 +173,13 @@ class Stages:
         """Show progress. share: share of the stage `name` that is done. share_here: the share done by this process."""
         if self._run is None:
             return
-        total, cost = sum(self._costs.values()), self._costs[name]
+        total, cost = sum(self.costs.values()), self.costs[name]
         here = (self._here + share_here * cost) / total
         self._shown = min(1.0, self._done() + share * cost / total)
         self._console.part(label, self._shown, time.perf_counter() - self._began - self.compile_s, here)
 
     def _done(self) -> float:
-        return sum(cost for stage, cost in self._costs.items() if self.done(stage)) / sum(self._costs.values())
+        return sum(cost for stage, cost in self.costs.items() if self.done(stage)) / sum(self.costs.values())
 
     @property
     def share(self) -> float:
