@@ -8,7 +8,7 @@ from tiejax.lab.reporting.figures import save
 from tiejax.lab.studies.exor import figures
 from tiejax.lab.studies.exor.dose_figures import plot_dose_cost, plot_dose_gap
 from tiejax.lab.studies.exor.plateau_figures import plot_plateaus
-from tiejax.lab.studies.exor.symbols import symbol_names
+from tiejax.lab.studies.exor.task import EXor
 
 pytestmark = pytest.mark.usefixtures("drawn")
 
@@ -32,7 +32,7 @@ def plotted():
         figures.plot_learning(steps, {}, steps, risk, best),
         figures.plot_final_values(final, relative, labels),
         figures.plot_final_values({}, relative, {}),
-        figures.plot_all_distances(steps, tables, np.ones(both.shape[1], bool), pairs, symbol_names(2, 2)),
+        figures.plot_all_distances(steps, tables, np.ones(both.shape[1], bool), pairs, EXor().names),
     ]
 
 
@@ -59,5 +59,5 @@ def test_figure_of_plateaus_is_saved(tmp_path):
 
 
 def test_symbol_names():
-    assert symbol_names(2, 3) == ["0a", "0b", "1a", "1b", "1c", "even", "odd", "mask"]
-    assert len(set(symbol_names(40, 2))) == 45
+    assert EXor(7, (0.1, 0.9), (0.2, 0.3, 0.5)).names == ["0a", "0b", "1a", "1b", "1c", "even", "odd", "mask"]
+    assert len(set(EXor(7, (1 / 40,) * 40).names)) == 45

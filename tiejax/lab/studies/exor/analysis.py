@@ -37,7 +37,7 @@ def analyse(
     """
     splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
     diverged, who_diverged = diverged_members(metrics)
-    runs = trajectories(metrics, setup.symbols, setup.cycle, scratch=scratch)
+    runs = trajectories(metrics, setup.task, setup.cycle, scratch=scratch)
     body: dict[str, Any] = {
         **who_diverged,
         "final": summary(runs, splits, diverged),
@@ -65,7 +65,7 @@ def registered_claims(metrics: Mapping[str, np.ndarray], setup: Setup, scratch: 
     diverged, _ = diverged_members(metrics)
     if diverged.all():
         return []
-    runs = trajectories(metrics, setup.symbols, setup.cycle, scratch=scratch)
+    runs = trajectories(metrics, setup.task, setup.cycle, scratch=scratch)
     return claims(values_of(runs, setup, diverged), setup, int(runs.steps[-1]))
 
 
@@ -106,7 +106,7 @@ def first_passages(runs: Trajectories, setup: Setup, diverged: np.ndarray) -> li
     `share` of the members that come nearer than the threshold, `mean`: the restricted mean time, censored at the end of the
     run, and `median`, None if fewer than half of the members do. Diverged members count as never near.
     """
-    pair, rows = setup.symbols.holding, []
+    pair, rows = setup.task.holding, []
     for name, table, arm in (("untied input", "input", UNTIED), ("untied output", "output", UNTIED), ("tied", "input", TIED)):
         for threshold in THRESHOLDS if pair else ():
             found = first_passage(runs.steps, runs.relative[table][str(pair)][arm], threshold)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tiejax.geometry.distances import fluctuation, log_distance
 from tiejax.lab.studies.exor.outcomes import THRESHOLDS, Events, first_passage, solves
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.trajectories import TABLES, Trajectories, output_gap
 from tiejax.statistics.arms import ARMS, replace_diverged
 
@@ -25,7 +25,7 @@ class Setup:
     even and odd have no output embeddings that are trained.
     """
 
-    symbols: Symbols
+    task: EXor
     bayes_cross_entropy: float
     cycle: int
     output_bias: bool = False
@@ -105,7 +105,7 @@ def _table_values(runs: Trajectories, setup: Setup, diverged: np.ndarray, table:
     relative, distance = runs.relative[table], runs.distance[table]
     # name -> pair: every pair by its own name, and the aliases `holding` and `violating`.
     names = {pair: pair for pair in relative}
-    names |= {name: pair for name in ("holding", "violating") if (pair := getattr(setup.symbols, name)) is not None}
+    names |= {name: pair for name in ("holding", "violating") if (pair := getattr(setup.task, name)) is not None}
     gone = diverged[arm]
     regular = regular_records(runs.steps, setup.cycle)
 
@@ -158,7 +158,7 @@ def _risk_values(runs: Trajectories, setup: Setup, diverged: np.ndarray) -> Risk
         return None
     final = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
     over_bound = None
-    if setup.symbols.violating and not setup.output_bias:
-        bound, gap = output_gap(runs, setup.symbols)
+    if setup.task.violating and not setup.output_bias:
+        bound, gap = output_gap(runs, setup.task)
         over_bound = gap - bound
     return RiskValues(replace_diverged(final, diverged, "high"), solved.happened, solved.time, over_bound)

@@ -268,11 +268,11 @@ def claims(values: Values, setup: Setup, end: int) -> list[Claim]:
 
 
 def _claim(statement: Statement, values: Values, setup: Setup, end: int, found: set[str]) -> Claim:
-    symbols = setup.symbols
+    task = setup.task
     named = {
-        "holding": symbols.holding,
-        "violating": symbols.violating,
-        "bound": symbols.imbalance(symbols.violating or "zero"),
+        "holding": task.holding,
+        "violating": task.violating,
+        "bound": task.imbalance(task.violating or "zero"),
         "end": end,
     }
     family: Family = "registered" if found.issuperset(statement.registered_if) else "exploratory"

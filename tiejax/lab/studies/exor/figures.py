@@ -11,7 +11,7 @@ from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_pa
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.uses import plot_uses
 from tiejax.lab.studies.exor.plateau_figures import plot_plateaus
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.trajectories import BLOCK, TABLES, Trajectories
 from tiejax.statistics.arms import ARMS
 
@@ -164,8 +164,7 @@ def pair_label(bit: str, imbalance: float) -> str:
 def plot_all(
     metrics: Mapping[str, np.ndarray],
     runs: Trajectories,
-    symbols: Symbols,
-    names: Sequence[str],
+    task: EXor,
     use_rows: Sequence[Mapping[str, Any]],
     bayes: Mapping[str, Mapping[str, float]],
     published_first: bool,
@@ -173,11 +172,11 @@ def plot_all(
 ) -> list[Plot]:
     """Plot all figures of a run in the order of its report.
 
-    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: the symbols' names. use_rows,
-    plateaus: `uses` and `plateaus` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
+    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. use_rows, plateaus: `uses` and
+    `plateaus` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
     """
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
-    labels = {bit: pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
+    labels = {bit: pair_label(bit, task.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
     exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {name: metrics[f"validation_redrawn_{field}"][:, finite] for name, field in SAMPLED.items()}
     relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
@@ -188,8 +187,8 @@ def plot_all(
         plot_learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
         *_plot_plateaus(runs, plateaus),
         plot_final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
-        plot_all_distances(runs.steps, tables, finite, metrics["pairs"], names),
-        plot_uses(metrics, names, use_rows, finite),
+        plot_all_distances(runs.steps, tables, finite, metrics["pairs"], task.names),
+        plot_uses(metrics, task.names, use_rows, finite),
     ]
 
 

@@ -24,7 +24,6 @@ from tiejax.lab.reporting.words import count_and_share, count_true, counted, int
 from tiejax.lab.studies.exor.outcomes import THRESHOLDS
 from tiejax.lab.studies.exor.plateaus import level_name
 from tiejax.lab.studies.exor.price_arms import changes
-from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.trajectories import TABLES
 from tiejax.statistics.arms import ARMS
@@ -43,14 +42,14 @@ DIGIT = {"zero": "0", "one": "1"}
 
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the page's question, then the counts of verdicts and of solved models."""
-    symbols = Symbols.of(EXor(results["bits"], tuple(results["zero"]), tuple(results["one"])))
+    task = EXor(results["bits"], tuple(results["zero"]), tuple(results["one"]))
     costs, solving = ("tying-free", "tying-costs"), ("solved", "solve-time")
-    if symbols.violating:
-        bit = symbols.violating
+    if task.violating:
+        bit = task.violating
         lead = f"DH fails for the pair of spellings of {DIGIT[bit]}, which are not equally likely."
         answer = openings(results["claims"], [f"input-semantic/{bit}", "tied-conflict/untied-input", *costs, *solving], lead)
     else:
-        bit = symbols.holding or "one"
+        bit = task.holding or "one"
         lead = "DH fails for no pair of spellings: spellings of a bit that both occur are equally likely."
         passage = [f"first-passage/{threshold:g}/input" for threshold in THRESHOLDS]
         answer = openings(results["claims"], [f"input-semantic/{bit}", *passage, *costs, *solving], lead)

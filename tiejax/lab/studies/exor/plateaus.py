@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.studies.exor.contexts import Contexts, all_contexts
-from tiejax.lab.studies.exor.symbols import symbol_names
 from tiejax.lab.studies.exor.task import EXor
 
 WITHIN = 0.03  # nats: a model is on a plateau if its loss is at most so far from the level
@@ -62,7 +61,7 @@ def predictors(task: EXor, contexts: Contexts) -> Iterator[tuple[str, float]]:
     """
     weight = np.asarray(contexts.weight[0])
     target = np.asarray(contexts.target)
-    names = symbol_names(len(task.zero), len(task.one))
+    names = task.names
     number = {symbol: (contexts.tokens == symbol).sum(1) for symbol in task.asked}
     ones = np.sum([number[symbol] for symbol in task.used["one"]], axis=0)
     zeros = np.sum([number[symbol] for symbol in task.used["zero"]], axis=0)

@@ -17,7 +17,6 @@ from tiejax.lab.runs.parts import InSeries, Looks, train_parts
 from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor import dose_figures, dose_page, figures, page
 from tiejax.lab.studies.exor.analysis import analyse, registered_claims
-from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.claim_values import Setup
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.dose_response import Responses, analyse_doses
@@ -33,8 +32,7 @@ from tiejax.lab.studies.exor.plateaus import Level, levels
 from tiejax.lab.studies.exor.residual_bound import check
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.sizes import need
-from tiejax.lab.studies.exor.symbols import Symbols, symbol_names
-from tiejax.lab.studies.exor.task import EXor, split, strings
+from tiejax.lab.studies.exor.task import EXor, bayes_risk, split, strings
 from tiejax.lab.studies.exor.trajectories import trajectories
 from tiejax.statistics.arms import ARMS, select_seeds
 from tiejax.statistics.claims import Claim, assess_in_looks
@@ -136,7 +134,7 @@ def announce(settings: Settings, console: Console) -> None:
 def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Path | None) -> tuple[dict[str, Any], list[Plot]]:
     """Return the body of results.json and the figures of a run of one task; scratch: as in `trajectories`."""
     task = settings.tasks[0]
-    symbols, rows = Symbols.of(task), {"all": strings(task.bits), **split(task.bits)}
+    rows = {"all": strings(task.bits), **split(task.bits)}
     bayes = {
         name: dict(zip(("accuracy", "cross_entropy"), bayes_risk(task, split_rows), strict=True))
         for name, split_rows in rows.items()
@@ -146,18 +144,17 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     plots = []
     if finite.any():
-        names = symbol_names(len(task.zero), len(task.one))
         published_first = settings.figure_style == "published"
         if not finite.all():
-            runs = trajectories(metrics, symbols, setup.cycle, finite, scratch)
-        plots = figures.plot_all(metrics, runs, symbols, names, body["uses"], bayes, published_first, body["plateaus"])
+            runs = trajectories(metrics, task, setup.cycle, finite, scratch)
+        plots = figures.plot_all(metrics, runs, task, body["uses"], bayes, published_first, body["plateaus"])
     return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body}, plots
 
 
 def setup_of(settings: Settings, task: EXor, bayes_cross_entropy: float) -> Setup:
     """Return what the analysis must know of a task of resolved settings; bayes_cross_entropy: of the training split."""
     return Setup(
-        Symbols.of(task),
+        task,
         bayes_cross_entropy,
         2 * settings.half_period,
         output_bias=settings.output_bias,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tiejax.geometry.distances import group_pairs, mean_distance
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
 from tiejax.system.scratch import scratch_array
 
 TABLES = ("input", "output")
@@ -42,7 +42,7 @@ class Trajectories:
 
 def trajectories(
     metrics: Mapping[str, np.ndarray],
-    symbols: Symbols,
+    task: EXor,
     cycle: int,
     chosen: np.ndarray | None = None,
     scratch: Path | None = None,
@@ -53,11 +53,11 @@ def trajectories(
     Records are read and trajectories written in blocks of records, the order in which both are stored in files.
     """
     places = np.arange(len(metrics["seeds"])) if chosen is None else np.flatnonzero(chosen)
-    between = group_pairs(symbols.used["zero"], symbols.used["one"])
+    between = group_pairs(task.used["zero"], task.used["one"])
     groups = {
-        "zero": group_pairs(symbols.used["zero"]),
-        "one": group_pairs(symbols.used["one"]),
-        "even_odd": [(symbols.even, symbols.odd)],
+        "zero": group_pairs(task.used["zero"]),
+        "one": group_pairs(task.used["one"]),
+        "even_odd": [(task.even, task.odd)],
     }
     distance: dict[str, dict[str, np.ndarray]] = {}
     relative: dict[str, dict[str, np.ndarray]] = {}
@@ -67,9 +67,9 @@ def trajectories(
         relative[table] = {name: _allocate(recorded[..., 0], len(places), scratch) for name in distance[table]}
         for block in blocks_of_records(recorded):
             distances = recorded[:, :, block][:, places].astype(float)
-            scale = mean_distance(distances, symbols.vocabulary, between)
+            scale = mean_distance(distances, task.vocabulary, between)
             for name, values in distance[table].items():
-                values[:, :, block] = mean_distance(distances, symbols.vocabulary, groups[name])
+                values[:, :, block] = mean_distance(distances, task.vocabulary, groups[name])
                 relative[table][name][:, :, block] = values[:, :, block] / scale
     steps = metrics["step"]
     recorded_risks = {name.removeprefix("exact_"): metrics[name] for name in metrics if name.startswith("exact_")}
@@ -94,13 +94,13 @@ def _allocate(values: np.ndarray, seeds: int, scratch: Path | None) -> np.ndarra
     return np.moveaxis(scratch_array((records, seeds, arms, *rest), scratch), (2, 1, 0), (0, 1, 2))
 
 
-def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]:
+def output_gap(runs: Trajectories, task: EXor) -> tuple[float, np.ndarray]:
     r"""Return the bound |ln(p1 / p2)| and, `[arm, seed]`, the final value of the smallest |e1 - e2| |h| over contexts.
 
     An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context in which the pair's bit is masked, hence
     |e1 - e2| |h| >= |ln(p1 / p2)|. With more than two spellings, the likeliest and the least likely are compared.
     """
-    bit = symbols.violating
+    bit = task.violating
     if bit is None:
         raise ValueError("no pair violates the distributional hypothesis")
-    return symbols.imbalance(bit), runs.final(runs.exact[f"gap_{bit}"], exact=True)
+    return task.imbalance(bit), runs.final(runs.exact[f"gap_{bit}"], exact=True)

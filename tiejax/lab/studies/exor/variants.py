@@ -8,7 +8,6 @@ import numpy as np
 
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED
 from tiejax.lab.studies.exor.claims import NATS
-from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS, replace_diverged
 from tiejax.statistics.claims import Claim, Family
@@ -28,8 +27,8 @@ def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Clai
             settings of the runs should differ in nothing but the variant.
     """
     costs = {name: found for name, body in runs_by_variant.items() if (found := costs_by_seed(body))}
-    conflict = {name: _symbols(runs_by_variant[name]).violating is not None for name in costs}
-    prices = [claim for name in costs for claim in _prices(name, _symbols(runs_by_variant[name]), costs[name])]
+    conflict = {name: _task(runs_by_variant[name]).violating is not None for name in costs}
+    prices = [claim for name in costs for claim in _prices(name, _task(runs_by_variant[name]), costs[name])]
     pairs = itertools.product((name for name in costs if conflict[name]), (name for name in costs if not conflict[name]))
     return prices + [_interaction(fails, holds, costs) for fails, holds in pairs]
 
@@ -50,20 +49,20 @@ def costs_by_seed(body: Mapping[str, Any]) -> dict[int, float]:
     return dict(zip(body["seeds"], (losses[TIED] - losses[UNTIED]).tolist(), strict=True))
 
 
-def _symbols(body: Mapping[str, Any]) -> Symbols:
-    return Symbols.of(EXor(body["bits"], tuple(body["zero"]), tuple(body["one"])))
+def _task(body: Mapping[str, Any]) -> EXor:
+    return EXor(body["bits"], tuple(body["zero"]), tuple(body["one"]))
 
 
-def _prices(variant: str, symbols: Symbols, costs: Mapping[int, float]) -> list[Claim]:
+def _prices(variant: str, task: EXor, costs: Mapping[int, float]) -> list[Claim]:
     differences, estimand = np.array(list(costs.values())), f"the exact cross-entropy in {variant} (tied - untied)"
-    pairs = [bit for bit in ("zero", "one") if len(symbols.used[bit]) > 1]
+    pairs = [bit for bit in ("zero", "one") if len(task.used[bit]) > 1]
     found = []
-    if symbols.violating or len(pairs) > 1:
+    if task.violating or len(pairs) > 1:
         words = f"Tying costs cross-entropy in {variant}, where DH " + (
-            "fails for a pair." if symbols.violating else "holds for both pairs of spellings."
+            "fails for a pair." if task.violating else "holds for both pairs of spellings."
         )
         found.append(Claim(f"tying-costs/{variant}", words, estimand, differences, sign=1, unit="nats", margin=NATS))
-    if pairs and not symbols.violating:
+    if pairs and not task.violating:
         words = f"Tying costs less than {NATS:g} nat in {variant}, where DH fails for no pair of spellings."
         found.append(
             Claim(f"tying-free/{variant}", words, estimand, differences, -1, goal="non-inferiority", unit="nats", margin=NATS)

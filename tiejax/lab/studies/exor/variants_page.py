@@ -11,7 +11,6 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import model_words, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_true, number
 from tiejax.lab.studies.exor.page import SOURCE
-from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS
 
@@ -54,8 +53,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 def conflict_words(results: Mapping[str, Any], variant: str) -> str:
     """Return how a variant spells its bits, and whether DH fails for a pair."""
     entry = results["runs"][variant]
-    symbols = Symbols.of(EXor(results["bits"], tuple(entry["zero"]), tuple(entry["one"])))
-    fails = f"DH fails for the {symbols.violating} pair" if symbols.violating else "DH fails for no pair of spellings"
+    task = EXor(results["bits"], tuple(entry["zero"]), tuple(entry["one"]))
+    fails = f"DH fails for the {task.violating} pair" if task.violating else "DH fails for no pair of spellings"
     ours = "; not a published variant" if variant == "half" else ""
     return f"0 is spelled with probabilities {entry['zero']}, 1 with {entry['one']}: {fails}{ours}"
 

@@ -15,11 +15,9 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, train_parts
 from tiejax.lab.runs.train import begin
-from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.ensemble import by_split, conditions_and_seeds
 from tiejax.lab.studies.exor.outcomes import solves
-from tiejax.lab.studies.exor.symbols import Symbols
-from tiejax.lab.studies.exor.task import split
+from tiejax.lab.studies.exor.task import bayes_risk, split
 from tiejax.lab.studies.exor.trajectories import TABLES, trajectories
 from tiejax.lab.studies.untying.ensemble import build_ensemble, named_arrays
 from tiejax.lab.studies.untying.page import page
@@ -106,7 +104,7 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
     diverged, seeds = diverged_members(metrics)
     finite = np.asarray(~diverged.any(axis=0))
     cycle = 2 * settings.half_period
-    runs = trajectories(metrics, Symbols.of(task), cycle, finite, scratch)
+    runs = trajectories(metrics, task, cycle, finite, scratch)
     loss = metrics["exact_cross_entropy"][..., 0].astype(float)  # of the training split: [arm, seed, record]
     solved = solves(metrics["exact_step"], loss, bayes, cycle).happened
     final = {(table, pair): values[:, :, -1] for table, pairs in runs.relative.items() for pair, values in pairs.items()}
