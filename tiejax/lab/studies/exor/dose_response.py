@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.studies.exor.analysis import analyse
-from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Setup, outcome
+from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Setup
 from tiejax.lab.studies.exor.claims import NATS
 from tiejax.lab.studies.exor.plateaus import Level
-from tiejax.statistics.arms import ARMS, diverged_members, replace_diverged, select_seeds
+from tiejax.statistics.arms import ARMS, select_seeds
 from tiejax.statistics.claims import Claim, assess
 
 
@@ -71,16 +71,12 @@ def analyse_doses(
     for number, dose in enumerate(doses):
         first, last = np.flatnonzero(member_dose == number)[[0, -1]]
         selected, setup = select_seeds(metrics, slice(first, last + 1)), setups[number]
-        body, runs = analyse(selected, setup, levels[number], scratch, registered=False)
+        body, values = analyse(selected, setup, levels[number], scratch, registered=False)
         entries.append({"p": dose, "bayes_cross_entropy": setup.bayes_cross_entropy, **body})
-        diverged, _ = diverged_members(selected)
-        loss = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
-        excesses.append(replace_diverged(loss - setup.bayes_cross_entropy, diverged, "high"))
-        gaps.append(np.where(diverged, np.nan, runs.final(runs.exact["gap_zero"], exact=True)))
-        events = outcome(runs, setup, diverged)
-        assert events is not None  # settings refuse doses without exact risk
-        solved.append(events.happened)
-        all_diverged.append(diverged)
+        excesses.append(values.cross_entropy - setup.bayes_cross_entropy)  # settings refuse doses without exact risk
+        gaps.append(np.where(values.diverged, np.nan, values.gap("zero")))
+        solved.append(values.solved.happened)
+        all_diverged.append(values.diverged)
     bound = np.array([abs(math.log(dose / (1 - dose))) for dose in doses])
     seeds = metrics["seeds"][member_dose == 0]
     stacked = np.array(gaps), np.array(excesses), np.array(solved)

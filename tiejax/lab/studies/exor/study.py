@@ -140,13 +140,12 @@ def conclude(settings: Settings, metrics: Mapping[str, np.ndarray], scratch: Pat
         for name, split_rows in rows.items()
     }
     setup = setup_of(settings, task, bayes["train"]["cross_entropy"])
-    body, runs = analyse(metrics, setup, levels_of(task), scratch)
+    body, values = analyse(metrics, setup, levels_of(task), scratch)
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     plots = []
     if finite.any():
         published_first = settings.figure_style == "published"
-        if not finite.all():
-            runs = trajectories(metrics, task, setup.cycle, finite, scratch)
+        runs = values.runs if finite.all() else trajectories(metrics, task, setup.cycle, finite, scratch)
         plots = figures.plot_all(metrics, runs, task, body["uses"], bayes, published_first, body["plateaus"])
     return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body}, plots
 

@@ -92,15 +92,3 @@ def _allocate(values: np.ndarray, seeds: int, scratch: Path | None) -> np.ndarra
     """Return an empty array shaped like `values` `[arm, seed, record, ...]` but with `seeds` seeds, stored record by record."""
     arms, _, records, *rest = values.shape
     return np.moveaxis(scratch_array((records, seeds, arms, *rest), scratch), (2, 1, 0), (0, 1, 2))
-
-
-def output_gap(runs: Trajectories, task: EXor) -> tuple[float, np.ndarray]:
-    r"""Return the bound |ln(p1 / p2)| and, `[arm, seed]`, the final value of the smallest |e1 - e2| |h| over contexts.
-
-    An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context in which the pair's bit is masked, hence
-    |e1 - e2| |h| >= |ln(p1 / p2)|. With more than two spellings, the likeliest and the least likely are compared.
-    """
-    bit = task.violating
-    if bit is None:
-        raise ValueError("no pair violates the distributional hypothesis")
-    return task.imbalance(bit), runs.final(runs.exact[f"gap_{bit}"], exact=True)
