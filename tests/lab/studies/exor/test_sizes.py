@@ -13,9 +13,9 @@ from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.ensemble import CPU_OPTIONS, build_ensemble, named_arrays, seeds_at_once
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.trajectories import trajectories
-from tiejax.lab.studies.untying import ensemble as untying
 from tiejax.lab.studies.untying import settings as untying_settings
 from tiejax.lab.studies.untying import sizes as untying_sizes
+from tiejax.lab.studies.untying import study as untying
 from tiejax.training import seed_keys
 
 

@@ -116,7 +116,7 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
     if launched.first:
         ready = claim(STUDY, ready)
     with ready.tracker:
-        return study.train_and_report(ready, console, stop, write_environment(ready), series)
+        return study.train_and_report(ready, console, stop, write_environment(ready), study.kind_of(own), series)
 
 
 def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:
