@@ -6,8 +6,7 @@ from pictures import curves, is_a_picture
 
 from tiejax.lab.reporting.figures import save
 from tiejax.lab.studies.exor import figures
-from tiejax.lab.studies.exor.dose_figures import plot_dose_cost, plot_dose_gap
-from tiejax.lab.studies.exor.plateau_figures import plot_plateaus
+from tiejax.lab.studies.exor.dose_page import plot_dose_cost, plot_dose_gap
 from tiejax.lab.studies.exor.task import EXor
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -52,7 +51,7 @@ def test_dose_figures_are_saved(tmp_path, plot):
 def test_figure_of_plateaus_is_saved(tmp_path):
     losses = {"untied": np.array([[1.2, 0.5], [1.2, 1.2]]), "tied": np.array([[1.2, 0.9], [1.2, np.nan]])}
     levels = [{"knows": name, "loss": loss} for name, loss in (("all", 0.5), ("some", 0.7), ("nothing", 1.2))]
-    plot = plot_plateaus(np.array([0, 10]), losses, levels)
+    plot = figures.plot_plateaus(np.array([0, 10]), losses, levels)
     labels = plot.figure.axes[0].get_legend_handles_labels()[1]
     assert labels == ["0.50: all", "1.20: nothing", "rarer plateaus", "none"]
     assert is_a_picture(save(plot.figure, tmp_path, "plateaus"))

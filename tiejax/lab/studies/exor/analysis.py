@@ -10,8 +10,7 @@ from tiejax.geometry.uses import over_training
 from tiejax.lab.studies.exor import plateaus
 from tiejax.lab.studies.exor.claim_values import TABLES, Setup, Values
 from tiejax.lab.studies.exor.claims import claims, claims_among_solved, exploratory, tested
-from tiejax.lab.studies.exor.outcomes import THRESHOLDS, solving_window
-from tiejax.lab.studies.exor.trajectories import trajectories
+from tiejax.lab.studies.exor.trajectories import THRESHOLDS, solving_window, trajectories
 from tiejax.statistics.arms import ARMS, diverged_members
 from tiejax.statistics.claims import Claim, assess
 

@@ -6,9 +6,8 @@ import functools
 import numpy as np
 
 from tiejax.geometry.distances import fluctuation, log_distance
-from tiejax.lab.studies.exor.outcomes import Events, first_passage, solves
 from tiejax.lab.studies.exor.task import EXor
-from tiejax.lab.studies.exor.trajectories import Trajectories
+from tiejax.lab.studies.exor.trajectories import Events, Trajectories, first_passage, solves
 from tiejax.statistics.arms import ARMS, replace_diverged
 
 UNTIED, TIED = (ARMS.index(name) for name in ("untied", "tied"))

@@ -29,8 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Values
-from tiejax.lab.studies.exor.outcomes import THRESHOLDS
-from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN
+from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN, THRESHOLDS
 from tiejax.statistics.arms import ARMS, replace_undefined
 from tiejax.statistics.claims import Claim, Goal, Kind
 

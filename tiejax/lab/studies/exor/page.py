@@ -21,11 +21,10 @@ from tiejax.lab.reporting.sections import (
 )
 from tiejax.lab.reporting.uses import uses_table
 from tiejax.lab.reporting.words import count_and_share, count_true, counted, interval_words, number, share
-from tiejax.lab.studies.exor.outcomes import THRESHOLDS
 from tiejax.lab.studies.exor.plateaus import level_name
 from tiejax.lab.studies.exor.price_arms import changes
 from tiejax.lab.studies.exor.task import EXor
-from tiejax.lab.studies.exor.trajectories import TABLES
+from tiejax.lab.studies.exor.trajectories import TABLES, THRESHOLDS
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (

@@ -17,7 +17,7 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import InSeries, Looks, train_parts
 from tiejax.lab.runs.train import begin
 from tiejax.lab.settings.sizes import Need
-from tiejax.lab.studies.exor import dose_figures, dose_page, figures, page
+from tiejax.lab.studies.exor import dose_page, figures, page
 from tiejax.lab.studies.exor.analysis import analyse, registered_claims
 from tiejax.lab.studies.exor.claim_values import Setup
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
@@ -196,7 +196,7 @@ def levels_of(task: EXor) -> list[Level]:
 def conclude_doses(settings: Settings, metrics: Metrics, params: Any, scratch: Path | None) -> Concluded:
     """Return the body of results.json and the figures of a dose-and-response run."""
     body, responses = respond(settings, metrics, scratch)
-    return body, dose_figures.plot_doses(responses) if metrics["finite"].all(axis=2).any() else []
+    return body, dose_page.plot_doses(responses) if metrics["finite"].all(axis=2).any() else []
 
 
 def respond(settings: Settings, metrics: Metrics, scratch: Path | None) -> tuple[dict[str, Any], Responses]:

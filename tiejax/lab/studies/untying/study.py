@@ -15,11 +15,10 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor import ensemble as exor
-from tiejax.lab.studies.exor.outcomes import solves
 from tiejax.lab.studies.exor.sizes import records_per_chunk
 from tiejax.lab.studies.exor.study import Concluded, Kind, Metrics, train_and_report
 from tiejax.lab.studies.exor.task import bayes_risk, split
-from tiejax.lab.studies.exor.trajectories import TABLES, trajectories
+from tiejax.lab.studies.exor.trajectories import TABLES, solves, trajectories
 from tiejax.lab.studies.untying.settings import Settings
 from tiejax.lab.studies.untying.sizes import need
 from tiejax.statistics.arms import diverged_members, replace_diverged
