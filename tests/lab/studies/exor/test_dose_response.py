@@ -118,7 +118,7 @@ def synthetic(doses, change=lambda metrics: None, **fields):
     metrics["seeds"] = np.tile(np.arange(4), len(doses))
     change(metrics)
     setups = [Setup(EXor(7, (p, 1 - p), (0.5, 0.5)), 0.5, 20_000, **fields) for p in doses]
-    return analyse_doses(metrics, np.repeat(np.arange(len(doses)), 4), doses, setups, [[]] * len(doses))
+    return analyse_doses(metrics, setups, [[]] * len(doses))
 
 
 def test_only_solved_models_are_compared_with_the_bound():

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
-from tiejax.lab.studies.exor.batches import MaskedSequences, visit, visited
+from tiejax.lab.studies.exor.batches import MaskedSequences, sequences, visited
 from tiejax.lab.studies.exor.contexts import MAX_OUTCOMES, all_contexts, most_outcomes, over_all_strings
 from tiejax.lab.studies.exor.task import EXor
 
@@ -52,7 +52,7 @@ class MultisetSampler:
     """Visits to a set of strings, for a model without positions. Batches are functions of keys, step and task index.
 
     tasks: the distributions to sample from, by index; they must use the same symbols.
-    batch_size: as in `batches.SequenceSampler`.
+    batch_size: as in `batches.sequences`.
     Raises ValueError if the tasks use different symbols, or if there are several and a string has more than 1,024 outcomes.
     (A single such task is sampled string by string and counted.)
     """
@@ -78,8 +78,7 @@ class MultisetSampler:
     ) -> MaskedSequences:
         """Return the batch of a step as sequences: of each multiset, the representative that starts with the mask."""
         if not self.tabled:
-            strings = jnp.asarray(self.rows)[visited(len(self.rows), self.batch_size, order_key, step)]
-            return visit(self.tasks[0], strings, jax.random.fold_in(data_key, step))
+            return sequences(self.tasks[0], self.rows, self.batch_size, data_key, order_key, step)
         return self.sequences_of(self.outcomes(data_key, order_key, step, task))
 
     def sequences_of(self, outcomes: Int[Array, "batch"]) -> MaskedSequences:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.studies.exor.contexts import Contexts, all_contexts
+from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, Contexts, all_contexts, count_contexts
 from tiejax.lab.studies.exor.task import EXor
 
 WITHIN = 0.03  # nats: a model is on a plateau if its loss is at most so far from the level
@@ -39,8 +39,10 @@ def levels(task: EXor) -> list[Level]:
     """Return the plateaus of a task, by ascending loss, from the Bayes predictor to the frequencies of the symbols.
 
     Predictors less than .02 nat above the lowest loss of a plateau belong to it; the first in the order of `predictors`
-    gives it its name and loss.
+    gives it its name and loss. None if the contexts of the task are too many.
     """
+    if count_contexts(task, ordered=False) > MAX_CONTEXTS:
+        return []
     by_loss = sorted(enumerate(predictors(task, all_contexts(task, ordered=False))), key=lambda row: row[1][1])
     groups: list[list[tuple[int, tuple[str, float]]]] = []
     for row in by_loss:

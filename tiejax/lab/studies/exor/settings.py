@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,29 +151,18 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     def _named_variants(self) -> list[str]:
         """Return `variants` one by one, also if they are separated by commas; raises BadInput."""
-        names = [name for words in self.variants for name in words.split(",")]
-        if not names:
-            return []
-        if self.variant or self.zero is not None or self.one is not None or self.doses is not None:
+        if self.variants and (self.variant or self.zero is not None or self.one is not None or self.doses is not None):
             raise BadInput("--variants: cannot be combined with --variant, --zero, --one or --doses")
-        if unknown := [name for name in names if name not in VARIANTS]:
-            raise BadInput(f"--variants: expected some of {', '.join(VARIANTS)}, got '{cut(unknown[0])}'")
-        if repeated := [name for name, count in collections.Counter(names).items() if count > 1]:
-            raise BadInput(f"--variants: expected distinct variants, but {repeated[0]} is repeated")
-        if self.until is not None:
+        names = _distinct("variants", self.variants, VARIANTS)
+        if names and self.until is not None:
             raise BadInput("--variants: cannot be combined with --until, which looks at the claims of a single variant")
         return names
 
     def _named_arms(self) -> list[str]:
         """Return `arms` one by one, the published one by default; raises BadInput."""
-        names = [name for words in self.arms for name in words.split(",")]
-        if names and not self.variants:
+        if self.arms and not self.variants:
             raise BadInput("--arms: needs --variants; a single run takes the settings themselves, such as --output_bias true")
-        if unknown := [name for name in names if name not in ARM_SETTINGS]:
-            raise BadInput(f"--arms: expected some of {', '.join(ARM_SETTINGS)}, got '{cut(unknown[0])}'")
-        if repeated := [name for name, count in collections.Counter(names).items() if count > 1]:
-            raise BadInput(f"--arms: expected distinct arms, but {repeated[0]} is repeated")
-        return names or (["published"] if self.variants else [])
+        return _distinct("arms", self.arms, ARM_SETTINGS) or (["published"] if self.variants else [])
 
     def _distributions(self) -> dict[str, Any]:
         """Return variant, zero and one with their defaults: the variant main, or its distribution for the bit not given."""
@@ -274,6 +264,16 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         """Settings of the model, for results and report."""
         names = ["layers", "width", *ARCHITECTURE_SETTINGS[self.model], "dropout"]
         return {"architecture": self.model, "size": self.size} | {name: getattr(self, name) for name in names}
+
+
+def _distinct(option: str, words: list[str], known: Collection[str]) -> list[str]:
+    """Return the names in a list of words, separated by commas; raises BadInput for unknown and repeated ones."""
+    names = [name for word in words for name in word.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise BadInput(f"--{option}: expected some of {', '.join(known)}, got '{cut(unknown[0])}'")
+    if repeated := [name for name, count in collections.Counter(names).items() if count > 1]:
+        raise BadInput(f"--{option}: expected distinct {option}, but {repeated[0]} is repeated")
+    return names
 
 
 def _why_not_fast(model: str, dropout: float) -> str | None:

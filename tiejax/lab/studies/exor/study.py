@@ -30,7 +30,7 @@ from tiejax.lab.studies.exor.ensemble import (
     conditions_and_seeds,
     named_arrays,
 )
-from tiejax.lab.studies.exor.plateaus import Level, levels
+from tiejax.lab.studies.exor.plateaus import levels
 from tiejax.lab.studies.exor.residual_bound import check
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.sizes import need
@@ -50,7 +50,7 @@ class Kind(NamedTuple):
     """What distinguishes the studies of EXor's models: EXor, and untying, which trains them in other arms.
 
     compared: the seeds and arms, as announced, where `{seeds}` is replaced by the number of seeds. arrays: (records, settings)
-    -> the arrays of metrics.npz. claims: (settings of all seeds so far, arrays, number of seeds, scratch) -> the claims on so
+    -> the arrays of metrics.npz. claims: (settings of all seeds so far, arrays, scratch, number of seeds) -> the claims on so
     many first seeds. conclude: (settings, arrays, parameters of all members, scratch) -> the body of results.json, and the
     figures; scratch: as in `trajectories`.
     """
@@ -61,7 +61,7 @@ class Kind(NamedTuple):
     need: Callable[[Any], Need]
     build: Callable[[Any], Ensemble]
     arrays: Callable[[Records, Any], dict[str, np.ndarray]]
-    claims: Callable[[Any, Metrics, int, Path | None], Sequence[Claim]]
+    claims: Callable[[Any, Metrics, Path | None, int], Sequence[Claim]]
     conclude: Callable[[Any, Metrics, Any, Path | None], Concluded]
     page: Callable[[RunOnPage], str]
 
@@ -104,7 +104,7 @@ def train_and_report(
     scratch = directory.path if on_disk and directory is not None else None
 
     def test(settings: Settings, records: Records, looks: Looks) -> list[dict[str, Any]]:
-        of_first = functools.partial(kind.claims, settings, kind.arrays(records, settings), scratch=scratch)
+        of_first = functools.partial(kind.claims, settings, kind.arrays(records, settings), scratch)
         return assess_in_looks(of_first, looks.done, planned=len(looks.planned))
 
     trained = train_parts(
@@ -150,7 +150,7 @@ def announce(settings: Settings, compared: str, console: Console) -> None:
         console.warn(f"exact risk is not computed: {number:,} contexts exceed the limit of {MAX_CONTEXTS:,}")
 
 
-def claims_on_first(settings: Settings, metrics: Metrics, seeds: int, scratch: Path | None) -> Sequence[Claim]:
+def claims_on_first(settings: Settings, metrics: Metrics, scratch: Path | None, seeds: int) -> Sequence[Claim]:
     """Return the registered claims on the first `seeds` seeds."""
     if settings.doses is None:
         return registered_claims(select_seeds(metrics, slice(seeds)), setup_of(settings, settings.tasks[0]), scratch)
@@ -166,7 +166,7 @@ def conclude(settings: Settings, metrics: Metrics, params: Any, scratch: Path | 
         name: dict(zip(("accuracy", "cross_entropy"), bayes_risk(task, rows), strict=True))
         for name, rows in {"all": strings(task.bits), **split(task.bits)}.items()
     }
-    body, values = analyse(metrics, setup, levels_of(task), scratch)
+    body, values = analyse(metrics, setup, levels(task), scratch)
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     plots = []
     if finite.any():
@@ -188,11 +188,6 @@ def setup_of(settings: Settings, task: EXor) -> Setup:
     )
 
 
-def levels_of(task: EXor) -> list[Level]:
-    """Return the plateaus of a task, or none if its contexts are too many."""
-    return levels(task) if count_contexts(task, ordered=False) <= MAX_CONTEXTS else []
-
-
 def conclude_doses(settings: Settings, metrics: Metrics, params: Any, scratch: Path | None) -> Concluded:
     """Return the body of results.json and the figures of a dose-and-response run."""
     body, responses = respond(settings, metrics, scratch)
@@ -201,12 +196,5 @@ def conclude_doses(settings: Settings, metrics: Metrics, params: Any, scratch: P
 
 def respond(settings: Settings, metrics: Metrics, scratch: Path | None) -> tuple[dict[str, Any], Responses]:
     """Return the body of results.json of a dose-and-response run, and the responses."""
-    assert settings.doses is not None
-    return analyse_doses(
-        metrics,
-        np.array([condition for condition, _ in settings.seeds_by_condition]),
-        settings.doses,
-        [setup_of(settings, task) for task in settings.tasks],
-        [levels_of(task) for task in settings.tasks],
-        scratch,
-    )
+    setups = [setup_of(settings, task) for task in settings.tasks]
+    return analyse_doses(metrics, setups, [levels(task) for task in settings.tasks], scratch)

@@ -181,19 +181,6 @@ def reading_map(engine: Engine, params: PyTree) -> Float[np.ndarray, "numbers wi
     return np.concatenate([scores, contributions])
 
 
-def unseen_direction(reading: Float[np.ndarray, "numbers width"], tolerance: float = 1e-9) -> Float[np.ndarray, "width"] | None:
-    """Return a unit vector that a reading map sends to 0, or None if the map is injective.
-
-    Args:
-        reading: the map.
-        tolerance: the largest singular value that counts as 0, relative to the largest one.
-    """
-    _, singular, directions = np.linalg.svd(reading)
-    if len(singular) < reading.shape[1] or singular[-1] <= tolerance * singular[0]:
-        return np.asarray(directions[-1])
-    return None
-
-
 def smallest_share(reading: Float[np.ndarray, "numbers width"]) -> float:
     """Return the smallest singular value of a reading map over its largest: 0 if it is not injective."""
     singular = np.linalg.svd(reading, compute_uv=False)

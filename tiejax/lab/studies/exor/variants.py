@@ -16,7 +16,7 @@ from tiejax.lab.studies.exor.claims import DISTANCE, NATS
 from tiejax.lab.studies.exor.price_arms import run_name
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS, replace_diverged, replace_undefined
-from tiejax.statistics.claims import Claim, Family
+from tiejax.statistics.claims import Claim
 
 Bodies = Mapping[str, Mapping[str, Any]]
 HALF_ASKED, MAIN_BIAS = ("half", "asked"), ("main", "bias")
@@ -79,18 +79,21 @@ def _prices(variant: str, task: EXor, costs: Mapping[int, float]) -> list[Claim]
 
 
 def _interaction(fails: str, holds: str, costs: Mapping[str, Mapping[int, float]]) -> Claim:
-    family: Family = "registered" if (fails, holds) in INTERACTIONS else "exploratory"
-    common = [seed for seed in costs[fails] if seed in costs[holds]]
     return Claim(
         f"interaction/{fails}-{holds}",
         f"Tying costs more cross-entropy in {fails} than in {holds}.",
         f"the cost of tying in exact cross-entropy ({fails} - {holds})",
-        np.array([costs[fails][seed] - costs[holds][seed] for seed in common]),
+        _paired(costs[fails], costs[holds]),
         sign=1,
-        family=family,
+        family="registered" if (fails, holds) in INTERACTIONS else "exploratory",
         unit="nats",
         margin=NATS,
     )
+
+
+def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarray:
+    """Return the differences, first - second, by the seeds that both have."""
+    return np.array([first[seed] - second[seed] for seed in first if seed in second])
 
 
 def arm_claims(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> list[Claim]:
@@ -125,11 +128,10 @@ def _price(bodies: Bodies, variant: str, arm: str) -> Claim | None:
 
 def _change(bodies: Bodies, variant: str, arm: str) -> Claim | None:
     """Return the claim about the price of an arm, less that of the published arm; None without exact risk."""
-    before, after = (costs_by_seed(bodies[run_name(variant, one)]) for one in ("published", arm))
-    seeds = [seed for seed in before if seed in after]
-    if not seeds:
+    after, before = (costs_by_seed(bodies[run_name(variant, one)]) for one in (arm, "published"))
+    differences = _paired(after, before)
+    if not len(differences):
         return None
-    differences = np.array([after[seed] - before[seed] for seed in seeds])
     estimand = f"the price of tying in {variant} ({arm} - published)"
     name, words = f"price/{variant}-{arm}", f"{arm} changes the price of tying in {variant}"
     if (variant, arm) == HALF_ASKED:
@@ -143,11 +145,9 @@ def _change(bodies: Bodies, variant: str, arm: str) -> Claim | None:
 
 def _distance(bodies: Bodies) -> Claim | None:
     """Return the claim that a bias brings the conflict pair of main closer together in the tied table."""
-    before, after = (_tied_distance(bodies[run_name("main", arm)]) for arm in ("published", "bias"))
-    seeds = [seed for seed in before if seed in after]
-    if not seeds:
+    differences = _paired(*(_tied_distance(bodies[run_name("main", arm)]) for arm in ("bias", "published")))
+    if not len(differences):
         return None
-    differences = np.array([after[seed] - before[seed] for seed in seeds])
     return Claim(
         "distance/main-bias",
         "In main, a bias of the logits brings the zero pair closer together in the tied table.",

@@ -60,7 +60,7 @@ def named_arrays(records: Records, settings: Settings) -> dict[str, np.ndarray]:
     return exor.named_arrays(records, settings) | settings.untie_arms.arrays
 
 
-def claims_on_first(settings: Settings, metrics: Metrics, seeds: int, scratch: Path | None) -> list[Claim]:
+def claims_on_first(settings: Settings, metrics: Metrics, scratch: Path | None, seeds: int) -> list[Claim]:
     """Return the claims on the first `seeds` seeds."""
     losses, (diverged, _) = final_losses(metrics), diverged_members(metrics)
     return claims(settings.untie_arms, replace_diverged(losses[:, :seeds], diverged[:, :seeds], "high"), LOSS, MARGIN)
