@@ -18,7 +18,7 @@ from tiejax.lab.reporting.sections import model_words, reproduction, timing_word
 from tiejax.lab.reporting.words import count_true
 from tiejax.lab.studies.exor.dose_response import Responses
 from tiejax.lab.studies.exor.page import diverged_notes
-from tiejax.lab.studies.exor.price_arms import changes
+from tiejax.lab.studies.exor.settings import changes
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (

@@ -26,20 +26,15 @@ RARE = "rarer plateaus"
 ByTable = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [arm, seed, record]
 
 
-def _panels(values: ByTable, labels: Mapping[str, str]) -> dict[str, dict[str, np.ndarray]]:
-    return {
-        title: {label: values[table][pair][arm] for pair, label in labels.items()} for title, (table, arm) in PANELS.items()
-    }
-
-
-def _colours(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return colours by label; a pair has the same colour in all runs and arms."""
-    return {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
+def _panels(values: ByTable, labels: Mapping[str, str]) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
+    """Return the curves of the three panels, and colours, by label; a pair has the same colour in all runs and arms."""
+    panels = {title: {labels[pair]: values[table][pair][arm] for pair in labels} for title, (table, arm) in PANELS.items()}
+    return panels, {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
 
 
 def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, str], published_first: bool) -> list[Plot]:
     """Plot the paper's three panels, with every seed and in the paper's style. labels: pair -> its label."""
-    panels, colours = _panels(distance, labels), _colours(labels)
+    panels, colours = _panels(distance, labels)
     every_seed = Plot(
         "distance",
         "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
@@ -55,13 +50,13 @@ def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, st
 
 def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mapping[str, str]) -> Plot:
     """Plot the relative distances of the pairs, and of even and odd, for every seed."""
-    groups = {**labels, "even_odd": "even and odd"}
+    panels, colours = _panels(relative, {**labels, "even_odd": "even and odd"})
     return Plot(
         "relative_distance",
         "Relative distance: distance divided by the mean distance between spellings of 0 and spellings of 1 in the same table "
         "(dotted: 1), which removes the shrinking of whole tables by weight decay. Even and odd differ in meaning, but neither "
         "is ever predicted: the reverse violation of the distributional hypothesis.",
-        plot_three_panels(steps, _panels(relative, groups), "relative distance", _colours(groups), relative=True),
+        plot_three_panels(steps, panels, "relative distance", colours, relative=True),
     )
 
 
@@ -197,11 +192,6 @@ def _plot_shares(steps: np.ndarray, shares: Mapping[str, np.ndarray], by_loss: S
     return figure
 
 
-def pair_label(bit: str, imbalance: float) -> str:
-    """Return the label of a pair: its bit, and whether its spellings are equally likely (imbalance 0)."""
-    return f"{bit} pair (DH {'holds' if imbalance < 1e-9 else 'fails'})"
-
-
 def plot_all(
     metrics: Mapping[str, np.ndarray],
     runs: Trajectories,
@@ -217,7 +207,10 @@ def plot_all(
     `plateaus` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
     """
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
-    labels = {bit: pair_label(bit, task.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
+    holds = {
+        bit: "holds" if task.imbalance(bit) < 1e-9 else "fails" for bit in ("zero", "one") if bit in runs.distance["input"]
+    }
+    labels = {bit: f"{bit} pair (DH {word})" for bit, word in holds.items()}
     exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {name: metrics[f"validation_redrawn_{field}"][:, finite] for name, field in SAMPLED.items()}
     relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}

@@ -13,7 +13,7 @@ import numpy as np
 
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED
 from tiejax.lab.studies.exor.claims import DISTANCE, NATS
-from tiejax.lab.studies.exor.price_arms import run_name
+from tiejax.lab.studies.exor.settings import run_name
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS, replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim
@@ -105,33 +105,27 @@ def arm_claims(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> 
         bodies: the body of results.json of each run, by `run_name`.
         variants, arms: the variants and arms that were run.
     """
-    found = []
+    costs, found = {name: costs_by_seed(body) for name, body in bodies.items()}, list[Claim]()
     for variant, arm in itertools.product(variants, arms):
         if arm != "published":
-            found.append(_price(bodies, variant, arm))
-            found.append(_change(bodies, variant, arm) if "published" in arms else None)
+            name = run_name(variant, arm)
+            found.append(_price(name, np.array(list(costs[name].values()))))
+            if "published" in arms:
+                found.append(_change(variant, arm, _paired(costs[name], costs[variant])))
     if "published" in arms and MAIN_BIAS[0] in variants and MAIN_BIAS[1] in arms:
-        found.append(_distance(bodies))
-    return [claim for claim in found if claim is not None]
+        found.append(_distance(_paired(*(_tied_distance(bodies[name]) for name in ("main-bias", "main")))))
+    # Without exact risk there are no prices.
+    return [claim for claim in found if len(claim.differences)]
 
 
-def _price(bodies: Bodies, variant: str, arm: str) -> Claim | None:
-    """Return the price of tying in an arm, which is exploratory; None without exact risk."""
-    name = run_name(variant, arm)
-    costs = np.array(list(costs_by_seed(bodies[name]).values()))
-    estimand = f"the exact cross-entropy in {name} (tied - untied)"
-    claim = Claim(
-        f"tying-costs/{name}", f"Tying costs cross-entropy in {name}.", estimand, costs, 1, family="exploratory", unit="nats"
-    )
-    return claim if len(costs) else None
+def _price(name: str, costs: np.ndarray) -> Claim:
+    """Return the price of tying in the run of an arm, which is exploratory."""
+    words, estimand = f"Tying costs cross-entropy in {name}.", f"the exact cross-entropy in {name} (tied - untied)"
+    return Claim(f"tying-costs/{name}", words, estimand, costs, 1, family="exploratory", unit="nats")
 
 
-def _change(bodies: Bodies, variant: str, arm: str) -> Claim | None:
-    """Return the claim about the price of an arm, less that of the published arm; None without exact risk."""
-    after, before = (costs_by_seed(bodies[run_name(variant, one)]) for one in (arm, "published"))
-    differences = _paired(after, before)
-    if not len(differences):
-        return None
+def _change(variant: str, arm: str, differences: np.ndarray) -> Claim:
+    """Return the claim about the price of an arm, less that of the published arm."""
     estimand = f"the price of tying in {variant} ({arm} - published)"
     name, words = f"price/{variant}-{arm}", f"{arm} changes the price of tying in {variant}"
     if (variant, arm) == HALF_ASKED:
@@ -143,11 +137,8 @@ def _change(bodies: Bodies, variant: str, arm: str) -> Claim | None:
     return Claim(name, f"{words}.", estimand, differences, -1, family="exploratory", unit="nats", margin=NATS)
 
 
-def _distance(bodies: Bodies) -> Claim | None:
+def _distance(differences: np.ndarray) -> Claim:
     """Return the claim that a bias brings the conflict pair of main closer together in the tied table."""
-    differences = _paired(*(_tied_distance(bodies[run_name("main", arm)]) for arm in ("bias", "published")))
-    if not len(differences):
-        return None
     return Claim(
         "distance/main-bias",
         "In main, a bias of the logits brings the zero pair closer together in the tied table.",

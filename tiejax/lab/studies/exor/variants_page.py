@@ -103,14 +103,10 @@ def _diverged(results: Mapping[str, Any]) -> list[str]:
 
 def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
     """Return the figures of a run of several variants; none without exact risk."""
-    prices = {name: price_by_seed(entry) for name, entry in results["runs"].items() if entry["cross_entropy"] is not None}
+    losses = {name: entry["cross_entropy"] for name, entry in results["runs"].items() if entry["cross_entropy"] is not None}
+    # Tied - untied; NaN if one of the two diverged.
+    prices = {name: np.array(each["tied"], float) - np.array(each["untied"], float) for name, each in losses.items()}
     return [plot_prices(prices, results["claims"])] if prices else []
-
-
-def price_by_seed(entry: Mapping[str, Any]) -> np.ndarray:
-    """Return the difference of the final losses of each seed, tied - untied; NaN if one of the two diverged."""
-    untied, tied = (np.array(entry["cross_entropy"][arm], float) for arm in ARMS)
-    return np.asarray(tied - untied)
 
 
 def plot_prices(prices: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, Any]]) -> Plot:
