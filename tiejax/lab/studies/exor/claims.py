@@ -72,17 +72,25 @@ def _semantic(bit: str) -> Statement:
     )
 
 
-def _passage(threshold: float, table: str) -> Statement:
-    def differences(run: Values) -> np.ndarray:
-        tied, untied = (run.passage(name, "holding", threshold).time for name in ("tied", f"untied {table}"))
-        return np.asarray(tied - untied)
+def _conflict(name: str, table: str) -> Statement:
+    return Statement(
+        name,
+        f"{table.capitalize()} table: the {{violating}} pair is farther apart than the {{holding}} pair.",
+        f"the relative distance in the {table} table ({{violating}} pair - {{holding}} pair)",
+        lambda run: run.distance(table, "violating") - run.distance(table, "holding"),
+        sign=1,
+        needs=("holding", "violating"),
+        margin=DISTANCE,
+    )
 
+
+def _passage(threshold: float, table: str) -> Statement:
     return Statement(
         f"first-passage/{threshold:g}/{table}",
         f"The {{holding}} pair comes within a relative distance of {threshold:g} sooner in the tied table than in the untied "
         f"{table} table.",
         f"the restricted mean time until the {{holding}} pair is nearer than {threshold:g} (tied - untied {table})",
-        differences,
+        lambda run: run.passage("tied", "holding", threshold).time - run.passage(f"untied {table}", "holding", threshold).time,
         sign=-1,
         needs=("holding",),
         kind="time",
@@ -91,17 +99,13 @@ def _passage(threshold: float, table: str) -> Statement:
 
 
 def _unstable(scale: str, table: str) -> Statement:
-    def differences(run: Values) -> np.ndarray:
-        tied, untied = (run.fluctuation(scale, name, "violating") for name in ("tied", f"untied {table}"))
-        return np.asarray(tied - untied)
-
     quantity = {"linear": "distance", "log": "ln distance"}[scale]
     return Statement(
         f"tied-unstable/{scale}/{table}",
         f"The {{violating}} pair's {quantity} changes more from record to record in the tied table than in the untied {table} "
         "table, beyond what recurs with the learning-rate cycle.",
         f"the mean |change of {quantity}| of the {{violating}} pair between records without the cycle (tied - untied {table})",
-        differences,
+        lambda run: run.fluctuation(scale, "tied", "violating") - run.fluctuation(scale, f"untied {table}", "violating"),
         sign=1,
         needs=("violating", "fluctuation"),
     )
@@ -156,24 +160,8 @@ def _gap(arm: int) -> Statement:
 
 STATEMENTS = (
     *(_semantic(bit) for bit in ("zero", "one")),
-    Statement(
-        "output-conditional",
-        "Untied output table: the {violating} pair is farther apart than the {holding} pair.",
-        "the relative distance in the untied output table ({violating} pair - {holding} pair)",
-        lambda run: run.distance("untied output", "violating") - run.distance("untied output", "holding"),
-        sign=1,
-        needs=("holding", "violating"),
-        margin=DISTANCE,
-    ),
-    Statement(
-        "tied-conflict/{holding}-pair",
-        "Tied table: the {violating} pair is farther apart than the {holding} pair.",
-        "the relative distance in the tied table ({violating} pair - {holding} pair)",
-        lambda run: run.distance("tied", "violating") - run.distance("tied", "holding"),
-        sign=1,
-        needs=("holding", "violating"),
-        margin=DISTANCE,
-    ),
+    _conflict("output-conditional", "untied output"),
+    _conflict("tied-conflict/{holding}-pair", "tied"),
     Statement(
         "tied-conflict/untied-input",
         "The {violating} pair is farther apart in the tied table than in the untied input table.",

@@ -207,10 +207,8 @@ def plot_all(
     `plateaus` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
     """
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
-    holds = {
-        bit: "holds" if task.imbalance(bit) < 1e-9 else "fails" for bit in ("zero", "one") if bit in runs.distance["input"]
-    }
-    labels = {bit: f"{bit} pair (DH {word})" for bit, word in holds.items()}
+    shown = [bit for bit in ("zero", "one") if bit in runs.distance["input"]]
+    labels = {bit: f"{bit} pair (DH {'holds' if task.imbalance(bit) < 1e-9 else 'fails'})" for bit in shown}
     exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {name: metrics[f"validation_redrawn_{field}"][:, finite] for name, field in SAMPLED.items()}
     relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}

@@ -79,26 +79,21 @@ def page(run: RunOnPage) -> str:
         "source": SOURCE,
         **timing_words(results["timing"], facts),
     }
+    diverged = ", ".join(
+        f"{row['arm']} seed {row['seed']} in {row['variant']} (at step {row['step']})" for row in results["non_finite"]
+    )
+    notes = [f"Diverged: {diverged}. They stay in all comparisons, with the worst loss of their variant."] if diverged else []
     return report.render(
         title=f"EXor, {', '.join(results['variants'])}: what tying costs where DH fails, and where it holds",
         question=QUESTION,
         finding=finding(results),
         setting=setting,
-        notes=[*_diverged(results), NOTE],
+        notes=[*notes, NOTE],
         claims={"Claims": results["claims"]},
         figures=run.pictures,
         numbers=tables(results),
         reproduce=reproduction(facts, run.settings_text),
     )
-
-
-def _diverged(results: Mapping[str, Any]) -> list[str]:
-    if not results["non_finite"]:
-        return []
-    members = ", ".join(
-        f"{row['arm']} seed {row['seed']} in {row['variant']} (at step {row['step']})" for row in results["non_finite"]
-    )
-    return [f"Diverged: {members}. They stay in all comparisons, with the worst loss of their variant."]
 
 
 def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
