@@ -134,7 +134,7 @@ def test_finding_of_doses_covers_growth_and_the_strongest_dose():
     excess = np.stack([noise, 0.1 * bound[:, None] - noise], 1)
     solved = np.ones((3, 2, 16), bool)
     solved[2, 1] = False
-    claims = assess(dose_claims(Responses(doses, bound, np.arange(16), gap, excess, solved)))
+    claims = assess(dose_claims(Responses(doses, bound, gap, excess, solved)))
     answer, counted = dose_page.finding({"claims": claims, "doses": [{"p": p} for p in (0.5, 0.9, 0.05)]})
     assert "The slope of the exact cross-entropy (tied - untied) over |ln(p/(1-p))| is 0.1 nats per nat [" in answer
     assert "The exact cross-entropy at p = 0.05 (tied - untied) is 0.294 nats [" in answer

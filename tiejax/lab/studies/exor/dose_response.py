@@ -33,7 +33,6 @@ class Responses:
 
     doses: np.ndarray
     bound: np.ndarray
-    seeds: np.ndarray
     gap: np.ndarray
     excess: np.ndarray
     solved: np.ndarray
@@ -76,7 +75,7 @@ def analyse_doses(
     bound = np.array([abs(math.log(dose / (1 - dose))) for dose in doses])
     seeds = metrics["seeds"][:per_dose]
     stacked = np.array(gaps), np.array(excesses), np.array(solved)
-    responses = Responses(np.array(doses), bound, seeds, *stacked, bounded=not setups[0].output_bias)
+    responses = Responses(np.array(doses), bound, *stacked, bounded=not setups[0].output_bias)
     with_diverged = np.array(all_diverged).any((0, 1))
     return {
         "doses": entries,
