@@ -23,8 +23,8 @@ from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.lab.studies.text_mlm import ensemble as text_ensemble
 from tiejax.lab.studies.text_mlm import settings as text_settings
 from tiejax.lab.studies.text_mlm import text as text_of_study
-from tiejax.lab.studies.untying import ensemble as untying_ensemble
 from tiejax.lab.studies.untying import settings as untying_settings
+from tiejax.lab.studies.untying import study as untying_study
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
 from tiejax.training import trace_ensemble
@@ -65,7 +65,7 @@ def for_gpu(corpus, precision, **how):
 
 def untying(corpus, precision):
     settings = untying_settings.Settings(**SHORT, untie_at=[10], matmul_precision=precision).resolved()
-    return traced(untying_ensemble.build_ensemble(settings))
+    return traced(untying_study.build_ensemble(settings))
 
 
 def text(corpus, precision, **how):

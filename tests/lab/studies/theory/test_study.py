@@ -9,7 +9,6 @@ from directories import make_run
 from tiejax.lab.runs import launch
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY as EXOR
-from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.theory import distances
 from tiejax.lab.studies.theory.page import finding, headings, tables
@@ -67,20 +66,20 @@ def test_pairs_are_moved_apart_first(run, tmp_path):
 
 
 def test_moved_rows():
-    symbols = Symbols.of(EXor(3, (0.1, 0.9), (0.5, 0.5)))
+    task = EXor(3, (0.1, 0.9), (0.5, 0.5))
     table = np.random.default_rng(0).normal(size=(7, 3))
     table[3] = table[2]  # equal rows have no line between them
     params = {"embed": {"embedding": table}, "head": {"embedding": 2 * table}}
-    moved = moved_apart(params, symbols, 0.5, tied=False)
-    after, before = moved["embed"]["embedding"], distances(table, symbols)
+    moved = moved_apart(params, task, 0.5, tied=False)
+    after, before = moved["embed"]["embedding"], distances(table, task)
     scale = before["zero"][0] / before["zero"][1]
-    assert {pair: apart for pair, (apart, _) in distances(after, symbols).items()} == pytest.approx(
+    assert {pair: apart for pair, (apart, _) in distances(after, task).items()} == pytest.approx(
         {"zero": 0.5 * scale, "one": 0.5 * scale}
     )
     np.testing.assert_allclose(after[:2].mean(0), table[:2].mean(0))
     np.testing.assert_array_equal(after[4:], table[4:])
     assert moved["head"]["embedding"] is params["head"]["embedding"]
-    assert moved_apart(params, symbols, 0.5, tied=True)["head"]["embedding"] is not params["head"]["embedding"]
+    assert moved_apart(params, task, 0.5, tied=True)["head"]["embedding"] is not params["head"]["embedding"]
 
 
 def member(seed, losses, relative):

@@ -67,7 +67,7 @@ def test_solved_members_stay_near_bayes_for_a_cycle_and_do_not_diverge(run):
     assert metrics["exact_step"].tolist() == [0, 10, 20, 30, 40]  # and a cycle has 20 steps
     loss[:, 0, 2:], loss[:, 1, 1:4], loss[:, 2, 3:], loss[3, 3, :4] = near, near, near, near
     loss[3, 3, 4], finite[3, 3, 4] = np.nan, False
-    body, _ = conclude(settings, metrics | {"exact_cross_entropy": loss, "finite": finite}, None)
+    body, _ = conclude(settings, metrics | {"exact_cross_entropy": loss, "finite": finite}, None, None)
     ends, points = body["ends"], body["curves"][0]["points"]
     assert [end["solved"] for end in ends.values()] == [2, 2, 2]
     assert [point["solved"] for point in points] == [2, 2, 2]

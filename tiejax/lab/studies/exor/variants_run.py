@@ -23,10 +23,9 @@ from tiejax.lab.runs.resume import Request
 from tiejax.lab.runs.run_directory import CONFIG, RESULTS, RunDirectory
 from tiejax.lab.runs.train import begin, write_environment
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.exor import study, variants_figures, variants_page
-from tiejax.lab.studies.exor.price import arm_claims
+from tiejax.lab.studies.exor import study, variants_page
 from tiejax.lab.studies.exor.settings import STUDY, Settings
-from tiejax.lab.studies.exor.variants import across_claims
+from tiejax.lab.studies.exor.variants import across_claims, arm_claims
 from tiejax.statistics.arms import ARMS
 from tiejax.statistics.claims import assess
 from tiejax.system.json_values import plain
@@ -62,7 +61,7 @@ def run(launched: Launched, console: Console) -> int:
     results = plain(summarise(bodies, settings.variants, settings.arms))
     # The results of a variant are files of this run too: it is not whole if they change.
     directory.add([Path(own.out or "", RESULTS) for own in settings.by_variant.values()])
-    report = write_outputs(directory, settings, results, variants_figures.plot_all(results), variants_page.page)
+    report = write_outputs(directory, settings, results, variants_page.plot_all(results), variants_page.page)
     launched.tracker.end(results["claims"])
     console.claims(results["claims"])
     console.result(f"report: {report}")
@@ -117,7 +116,7 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
         ready = claim(STUDY, ready)
     with ready.tracker:
         write_environment(ready)
-        return study.train_and_report(ready, console, stop, series)
+        return study.train_and_report(ready, console, stop, study.kind_of(own), series)
 
 
 def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:
