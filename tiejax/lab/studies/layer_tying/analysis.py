@@ -7,9 +7,15 @@ import numpy as np
 
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.layer_tying.claims import REPORTED, claims
-from tiejax.lab.studies.layer_tying.episodes import agents_over_episodes, episode_arrays
-from tiejax.lab.studies.layer_tying.equal_time import at_equal_time, seconds_of
-from tiejax.lab.studies.layer_tying.summary import Metrics, Sizes, summarise
+from tiejax.lab.studies.layer_tying.summary import (
+    Metrics,
+    Sizes,
+    agents_over_episodes,
+    at_equal_time,
+    episode_arrays,
+    seconds_of,
+    summarise,
+)
 from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.statistics.arms import finite_seeds, replace_diverged, select_seeds
 from tiejax.statistics.claims import Claim, assess, assess_in_looks

@@ -4,26 +4,28 @@ A model trains in groups of k steps. With an agent every group begins with an ac
 reward, computed from the loss of one more batch, on which the model is not trained.
 """
 
+import contextlib
 import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 from tiejax import tying
 from tiejax.lab.studies.layer_tying import q_learning
 from tiejax.lab.studies.layer_tying.agent import Action, Agent
-from tiejax.lab.studies.layer_tying.clock import Clock
 from tiejax.lab.studies.layer_tying.records import Log, Records
-from tiejax.lab.studies.layer_tying.schedule import rates_of
 from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.keys import stream
 from tiejax.training.layered import Layered
+from tiejax.training.optimizer import warmed_up
 from tiejax.training.stack import LayeredState
 from tiejax.tying.layer_ties import fixed_wiring
 
@@ -149,6 +151,28 @@ def first_state(layered: Layered, settings: Settings, job: Job) -> SavedState:
     learner = None if job.agent is None else jax.device_get(q_learning.start(stream(root, "agent"), settings.layers))
     zero = np.asarray(np.int64(0))
     return SavedState(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))
+
+
+class Clock:
+    """Measures seconds since its creation, without compilation and without time spent in `paused`."""
+
+    def __init__(self, layered: Layered) -> None:
+        self._layered = layered
+        self._began, self._left_out = self._now(), 0.0
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._layered.compile_s
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude the time spent in this context."""
+        began = self._now()
+        yield
+        self._left_out += self._now() - began
+
+    @property
+    def seconds(self) -> float:
+        return self._now() - self._began - self._left_out
 
 
 @dataclasses.dataclass
@@ -324,6 +348,21 @@ class _Model:
             q_loss=np.float32(q_loss),
             owner=self.ties.owner,
         )
+
+
+def rates_of(settings: Settings, rate: float) -> np.ndarray:
+    """Return the learning rate of every step, float32 `[steps]`.
+
+    It rises linearly from 0 in the first `warm_up` steps, then stays at `rate` or, with the schedule `cosine`, falls to 0 at
+    the end as rate / 2 (1 + cos(pi x)), where x is the share of the remaining steps that is done.
+    """
+    assert settings.steps is not None
+    rest = optax.constant_schedule(rate)
+    if settings.schedule == "cosine":
+        rest = optax.cosine_decay_schedule(rate, settings.steps - settings.warm_up)
+    schedule = warmed_up(rate, settings.warm_up, rest)
+    # A constant schedule returns a number of Python.
+    return np.asarray(jax.vmap(lambda step: jnp.asarray(schedule(step)))(jnp.arange(settings.steps)), np.float32)
 
 
 def groups_at_once(seconds: float) -> int:

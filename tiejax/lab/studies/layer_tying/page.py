@@ -28,7 +28,7 @@ DEPARTURES = (
 )
 TIME_OF_A_STEP = (
     "includes the agent (for a random agent, without the reward's batch), excludes compilation and validation; about as many "
-    "models train at once as there are devices, or processes on them. Other load on the machine is not controlled: bench.py "
+    "models train at once as there are devices. Other load on the machine is not controlled: bench.py "
     "layers measures the methods one after another"
 )
 SOURCE = "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 (arXiv:2401.12819)"

@@ -127,12 +127,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         validation_blocks: number of blocks per validation, spread evenly over the split; --test_blocks applies to the
             evaluation of the best step
         test_blocks: number of blocks of each held-out split on which the best step is evaluated (default: all)
-        processes_per_device: number of processes that train models on each device at the same time, each one model at a time;
-            with 1, this process trains. A small model leaves a GPU mostly idle. The measured times are longer with several
     """
 
     SEEDS = 1
     LOOKS = (10, 16, 24)  # type: ignore[assignment]
+    REMOVED = {"processes_per_device": range(1, 65)}  # noqa: RUF012, a constant
 
     validation: list[str] = dataclasses.field(default_factory=list)
     test: list[str] = dataclasses.field(default_factory=list)
@@ -167,13 +166,12 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     validate_every: int = 250
     validation_blocks: int = 256
     test_blocks: int | None = None
-    processes_per_device: int = 1
 
     def resolved(self) -> "Settings":
         """Return the settings with every default filled in; raises BadInput if they are invalid."""
         if self.steps is not None and self.episodes is not None:
             raise BadInput("--steps and --episodes: give one of them")
-        checks.check_counts(self, ("layers", "width", "k", "episodes", "rate_seeds", "processes_per_device"))
+        checks.check_counts(self, ("layers", "width", "k", "episodes", "rate_seeds"))
         fields = dataclasses.asdict(self) | checks.seeds_of_looks(self, self.SEEDS)
         if self.steps is None:
             fields["steps"], fields["episodes"] = 2000 if self.episodes is None else self._steps_of(self.episodes), None
@@ -345,10 +343,9 @@ STUDY = Study(
     run="tiejax.lab.studies.layer_tying.study:run",
     sizes=sizes,
     prepare="tiejax.lab.studies.layer_tying.study:prepare",
-    may_change=("checkpoint_every", "data_dir", "tracker", "processes_per_device"),
+    may_change=("checkpoint_every", "data_dir", "tracker"),
     appends=True,
     single_process=True,
-    shares_devices=lambda settings: settings.processes_per_device > 1,
     # One device that uses all cores is faster for fewer models than cores, since CPU devices do not share a model.
     device_a_core=lambda settings: len(settings.names) * len(settings.seed_list) >= cores(),
 )

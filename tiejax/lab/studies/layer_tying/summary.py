@@ -117,3 +117,71 @@ def _seconds_per_step(time_step: np.ndarray) -> dict[str, Any]:
     """Return the seconds per step of a method, medians over steps, and their mean over seeds; time_step: `[seed, step]`."""
     seconds = np.median(time_step, axis=-1).tolist()
     return {"seeds": seconds, "mean": float(np.mean(seconds))}
+
+
+def seconds_of(time_step: np.ndarray, distinct: np.ndarray) -> np.ndarray:
+    """Return the training time of the first 0, 1, ... steps in seconds, `[method, seed, step + 1]`.
+
+    time_step, distinct: seconds and number of distinct layers of each step, `[method, seed, step]`. The time of a
+    step is replaced by the median over all steps of its method with the same number of distinct layers, in all seeds, so that
+    the load of the machine during a single step (from other programs or other models of the run) does not favour a method.
+    """
+    taken = np.zeros((*time_step.shape[:2], time_step.shape[2] + 1))
+    for times, numbers, seconds in zip(time_step, distinct, taken, strict=True):
+        for number in np.unique(numbers):
+            seconds[:, 1:][numbers == number] = np.median(times[numbers == number])
+    return np.asarray(np.cumsum(taken, axis=-1))
+
+
+def at_equal_time(seconds: np.ndarray, validation_step: np.ndarray, validation_loss: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the validation loss of each method at the time when the fastest method of the seed finished its steps.
+
+    The loss is interpolated linearly in time between validations. seconds: `[method, seed, step + 1]`. Returns `budget`, the
+    seconds `[seed]`; `step`, the steps completed by then, and `loss`, both `[method, seed]`.
+    """
+    budget = seconds[..., -1].min(axis=0)
+    step, loss = np.zeros(seconds.shape[:2], int), np.zeros(seconds.shape[:2])
+    for method, seed in np.ndindex(seconds.shape[:2]):
+        elapsed = seconds[method, seed]
+        step[method, seed] = np.searchsorted(elapsed, budget[seed], side="right") - 1
+        loss[method, seed] = np.interp(budget[seed], elapsed[validation_step], validation_loss[method, seed])
+    return {"budget": budget, "step": step, "loss": loss}
+
+
+def by_episode(values: np.ndarray, episode: np.ndarray) -> np.ndarray:
+    """Average over the actions of each episode, `[..., action]` to `[..., episode]`, ignoring NaN."""
+    _, index = np.unique(episode, return_inverse=True)
+    in_episode = np.eye(index.max() + 1)[index]
+    counts = np.isfinite(values)
+    number = counts @ in_episode
+    summed = np.where(counts, values, 0) @ in_episode
+    return np.asarray(np.divide(summed, number, out=np.full(number.shape, np.nan), where=number > 0))
+
+
+def episode_arrays(runs: Metrics) -> dict[str, np.ndarray]:
+    """Return the arrays of a run by episode.
+
+    episode, episode_epsilon: `[episode]`. episode_reward, episode_q_loss, episode_distinct: `[agent, seed, episode]`, means
+    over actions. episode_owner: `[agent, seed, episode, layer]`, the owner map at the end of the episode.
+    """
+    episode = runs["action_episode"]
+    ends = np.flatnonzero(np.append(np.diff(episode) != 0, True))
+    return {
+        "episode": episode[ends],
+        "episode_owner": runs["action_owner"][:, :, ends],
+        "episode_distinct": by_episode(distinct_layers(runs["action_owner"]), episode),
+        "episode_reward": by_episode(runs["reward"], episode),
+        "episode_q_loss": by_episode(runs["q_loss"], episode),
+        "episode_epsilon": runs["epsilon"][ends],
+    }
+
+
+def agents_over_episodes(runs: Metrics) -> dict[str, Any]:
+    """Return the `agents` of results.json; runs: includes `episode_arrays`."""
+    return {
+        str(name): {
+            "episode": runs["episode"].tolist(),
+            **{value: runs[f"episode_{value}"][agent].tolist() for value in ("distinct", "reward", "q_loss")},
+        }
+        for agent, name in enumerate(runs["agents"])
+    }
