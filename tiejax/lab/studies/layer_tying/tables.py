@@ -8,8 +8,7 @@ import numpy as np
 
 from tiejax.lab.reporting.sections import rates_table
 from tiejax.lab.reporting.words import share
-from tiejax.lab.studies.layer_tying.drawing import MIB
-from tiejax.lab.studies.layer_tying.figures import final_maps
+from tiejax.lab.studies.layer_tying.figures import MIB, final_maps
 from tiejax.system.visible import visible
 
 PERPLEXITIES = {
