@@ -24,7 +24,7 @@ from tiejax.lab.reporting.figures import (
     thousands,
 )
 from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.studies.layer_tying.summary import Metrics
+from tiejax.lab.studies.layer_tying.analysis import Metrics
 
 METHOD_COLOURS = {"untied": "black", "agent": ORANGE, "random-agent": PURPLE, "random-map": SKY, "found-map": GREEN}
 STATIC_COLOURS = (BLUE, YELLOW, "#8C564B", "#999999", "#6A3D9A", "#A6B727")

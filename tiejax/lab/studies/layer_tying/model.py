@@ -35,26 +35,14 @@ def build_model(settings: Settings, vocabulary: int, form: Form | None = None) -
     """
     vocabulary += settings.objective == "masked"  # and [MASK]
     form = settings.form("untied") if form is None else form
-    model = _gpt2(settings, vocabulary, form) if settings.architecture == "gpt2" else _bert(settings, vocabulary, form)
-    return model.clone(encoder=model.encoder.clone(stack_size=1, parent=None))
-
-
-def computed_in(settings: Settings) -> jnp.dtype:
-    """Return the dtype of computation in the layers; wider weights are cast when they are read."""
-    return jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
-
-
-def _bert(settings: Settings, vocabulary: int, form: Form) -> models.LanguageModel:
-    """Return BERT with its head; a causal one differs only by its attention mask, as `transformers.BertLMHeadModel`."""
-    model = bert.build(
-        Shape(form.width, form.width, form.width, settings.layers, settings.heads),
-        vocabulary,
-        settings.context,
-        dropout=settings.dropout,
-        padding=settings.padding,
-        rematerialise=True,
-        dtype=computed_in(settings),
-    )
+    how: dict[str, Any] = {"dropout": settings.dropout, "padding": settings.padding, "dtype": computed_in(settings)}
+    if settings.architecture == "gpt2":
+        context = settings.context + (settings.details == "published")
+        model = gpt2.build(vocabulary, settings.layers, form.width, settings.heads, form.feed_forward, context, **how)
+    else:  # with BERT's head; a causal one differs only by its attention mask, as `transformers.BertLMHeadModel`
+        shape = Shape(form.width, form.width, form.width, settings.layers, settings.heads)
+        model = bert.build(shape, vocabulary, settings.context, rematerialise=True, **how)
+        model = model.clone(head_activation=settings.activation)
     encoder = model.encoder.clone(
         feed_forward=form.feed_forward,
         activation=settings.activation,
@@ -62,28 +50,15 @@ def _bert(settings: Settings, vocabulary: int, form: Form) -> models.LanguageMod
         attention_dropout=settings.attention_dropout,
         lora_rank=form.lora_rank,
         residual_scale=form.residual_scale,
+        stack_size=1,
         parent=None,
     )
-    return model.clone(encoder=encoder, head_activation=settings.activation)
+    return model.clone(encoder=encoder)
 
 
-def _gpt2(settings: Settings, vocabulary: int, form: Form) -> models.LanguageModel:
-    return gpt2.build(
-        vocabulary,
-        settings.layers,
-        form.width,
-        settings.heads,
-        form.feed_forward,
-        settings.context + (settings.details == "published"),
-        activation=settings.activation,
-        dropout=settings.dropout,
-        attention_dropout=settings.attention_dropout,
-        causal=settings.objective == "causal",
-        padding=settings.padding,
-        dtype=computed_in(settings),
-        lora_rank=form.lora_rank,
-        residual_scale=form.residual_scale,
-    )
+def computed_in(settings: Settings) -> jnp.dtype:
+    """Return the dtype of computation in the layers; wider weights are cast when they are read."""
+    return jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
 
 
 def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, Any], Any]:

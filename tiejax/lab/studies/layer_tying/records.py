@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.runs.trackers import series_name
-from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
+from tiejax.lab.studies.layer_tying.settings import Settings
 
 Records = dict[str, dict[str, np.ndarray]]  # group -> name -> rows
 
@@ -66,7 +66,7 @@ def metrics_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -
 
     records: by (method, seed).
     """
-    agents = [name for name in settings.names if name in AGENTS]
+    agents = settings.agents
 
     def stacked(names: Sequence[str], group: str, field: str) -> np.ndarray:
         return np.array([[records[name, seed][group][field] for seed in settings.seed_list] for name in names])

@@ -19,27 +19,18 @@ from tiejax.lab.runs.stages import Stopped
 from tiejax.lab.runs.train import begin, timing_of
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.layer_tying import figures, page
-from tiejax.lab.studies.layer_tying.analysis import analyse
+from tiejax.lab.studies.layer_tying.analysis import Metrics, analyse
 from tiejax.lab.studies.layer_tying.generation import generated
 from tiejax.lab.studies.layer_tying.initial_weights import keep_initial, read_initial
 from tiejax.lab.studies.layer_tying.jobs import Jobs, ModelName, best_loss
 from tiejax.lab.studies.layer_tying.model import facts_of_model
 from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
-from tiejax.lab.studies.layer_tying.summary import Metrics
 from tiejax.lab.studies.layer_tying.text import Text
 from tiejax.lab.studies.layer_tying.text import prepare as prepare_text
 from tiejax.system.json_values import plain
 
 Results = dict[str, Any]
-
-
-class Trained(NamedTuple):
-    """A trained run: learning rates that were tried by class, the findings of results.json, and the arrays for figures."""
-
-    tried: dict[str, Tried]
-    findings: Results
-    runs: Metrics
 
 
 class Prepared(NamedTuple):
@@ -97,8 +88,11 @@ def run(launched: Launched, console: Console) -> int:
     return 0
 
 
-def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> Trained:
-    """Choose the learning rates, and train and assess the seeds of all looks. Raises Stopped."""
+def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> tuple[dict[str, Tried], Results, Metrics]:
+    """Choose the learning rates, and train and assess the seeds of all looks. Raises Stopped.
+
+    Returns the rates that were tried by class, the findings of results.json, and the arrays for figures.
+    """
     settings, directory = launched.settings, launched.run
     assert directory is not None
     jobs.expect(reported(settings, directory))
@@ -116,7 +110,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> T
         directory.write_metrics(metrics)
         findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
-            return Trained(tried, {"sizes": sizes, **findings, **facts_of(looks, parts)}, runs)
+            return tried, {"sizes": sizes, **findings, **facts_of(looks, parts)}, runs
 
 
 def reported(settings: Settings, directory: RunDirectory) -> list[ModelName]:

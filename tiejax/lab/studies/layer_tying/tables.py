@@ -32,7 +32,7 @@ AGENTS_TITLE = (
     "solve their equation)"
 )
 
-Row = Mapping[str, Any]  # a method, as in `summary.summarise`
+Row = Mapping[str, Any]  # a method, as in `analysis.summarise`
 Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 
