@@ -107,13 +107,10 @@ def convert(weights: Weights, owner: tying.Owner, rank: int | None) -> Converted
         params = with_stack(params, ADAPTATION, adaptation)
     slots = tying.slots(owner, "compact")
     means = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[slots], shared)
-    adapted = means if adaptation is None else lora.adapted(means, _in_float64(adaptation))
+    exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), adaptation)
+    adapted = means if adaptation is None else lora.adapted(means, exact)
     apart, left_out, norm = (_squared_distance(stack, other) for other in (means, adapted, None))
     return Converted(Weights(params, owner), rank, apart, left_out, norm)
-
-
-def _in_float64(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
 def _squared_distance(stack: Any, other: Any) -> float:

@@ -19,7 +19,7 @@ import optax
 
 from tiejax import tying
 from tiejax.lab.studies.layer_tying import q_learning
-from tiejax.lab.studies.layer_tying.agent import Action, Agent
+from tiejax.lab.studies.layer_tying.q_learning import Action, Agent
 from tiejax.lab.studies.layer_tying.records import Log, Records
 from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
 from tiejax.training.checkpoint import Checkpoints
@@ -268,7 +268,9 @@ class _Model:
         clock = Clock(self.layered)  # includes the agent
         action = self.act(agent)
         losses = self.train(batches[: min(k, steps_left)], clock)
-        reward, q_loss = self.learn(agent, action, batches[k])
+        # The reward's batch is not trained on.
+        reward = q_learning.reward_of(self.settings.reward, self.layered.loss(self.state.params, batches[k], self.wiring))
+        q_loss = agent.learn(action, reward, self.ties.observation)
         # Do not wait for the reward of a random agent, which is only recorded, so that it does not count as training time.
         jax.block_until_ready((self.state, q_loss))
         seconds = clock.seconds
@@ -304,11 +306,6 @@ class _Model:
                 with clock.paused():
                     self.validate()
         return losses
-
-    def learn(self, agent: Agent, action: Action, batch: Any) -> tuple[jax.Array, Any]:
-        """Compute the reward on a batch that is not trained on, and learn from it; return reward and squared error."""
-        reward = q_learning.reward_of(self.settings.reward, self.layered.loss(self.state.params, batch, self.wiring))
-        return reward, agent.learn(action, reward, self.ties.observation)
 
     def validate(self) -> None:
         """Record the loss on the selection blocks, and save the model on the host if it is the best so far."""

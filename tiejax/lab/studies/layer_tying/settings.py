@@ -174,7 +174,10 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         checks.check_counts(self, ("layers", "width", "k", "episodes", "rate_seeds"))
         fields = dataclasses.asdict(self) | checks.seeds_of_looks(self, self.SEEDS)
         if self.steps is None:
-            fields["steps"], fields["episodes"] = 2000 if self.episodes is None else self._steps_of(self.episodes), None
+            fields["steps"], fields["episodes"] = 2000, None
+            if self.episodes is not None:  # each with k steps for each layer above the first
+                fields["steps"] = self.episodes * max(1, self.layers - 1) * self.k
+                check_steps("episodes", self.episodes, fields["steps"])
         if self.data_dir is None:
             fields["data_dir"] = checks.default_data_dir()
         fields["feed_forward"] = 4 * self.width if self.feed_forward is None else self.feed_forward
@@ -182,12 +185,6 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         settings = Settings(**fields)
         settings.check()
         return settings
-
-    def _steps_of(self, episodes: int) -> int:
-        """Return the steps of `episodes` episodes: k steps for each layer above the first."""
-        steps = episodes * max(1, self.layers - 1) * self.k
-        check_steps("episodes", episodes, steps)
-        return steps
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""
@@ -261,19 +258,15 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             name: variant._replace(width=None) if variant.width == self.width else variant for name, variant in variants.items()
         }
 
-    def variant(self, method: str) -> Variant | None:
-        """Return the variant of this name, None for other methods."""
-        return self.variants_by_name.get(method)
-
     def form(self, method: str) -> Form:
         """Return what a method changes in the model."""
-        variant, feed_forward = self.variant(method) or Variant("untied"), self.feed_forward or 4 * self.width
+        variant, feed_forward = self.variants_by_name.get(method) or Variant("untied"), self.feed_forward or 4 * self.width
         width = variant.width or self.width
         return Form(width, feed_forward * width // self.width, variant.lora_rank, SCALES[variant.residual_scale])
 
     def class_of(self, method: str) -> str:
         """Return the class of a method, whose methods share a learning rate."""
-        variant = self.variant(method)
+        variant = self.variants_by_name.get(method)
         if method in AGENTS:
             return method
         if variant is not None and (variant.initial_weights is not None or variant.width is not None):
@@ -291,7 +284,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         assert self.distinct is not None
         if method in AGENTS or method in AFTER_AGENT:
             return None
-        if (variant := self.variant(method)) is not None:
+        if (variant := self.variants_by_name.get(method)) is not None:
             return variant.owner(self.layers, self.distinct)
         if self.maps and method in self.maps:
             return check_owner(self.maps[method])
