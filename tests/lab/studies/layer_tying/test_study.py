@@ -22,8 +22,8 @@ from tiejax import training
 from tiejax.lab.runs import environment, launch
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.studies.layer_tying import files, generation, text
-from tiejax.lab.studies.layer_tying.model import build_model
+from tiejax.lab.studies.layer_tying import generation, text
+from tiejax.lab.studies.layer_tying.model import build_model, read_weights
 from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
 from tiejax.models import counts
 
@@ -160,7 +160,7 @@ def test_models_with_shared_layers_continue_with_the_weights_in_their_files(run)
     assert found["prompts"] == [tokenizer.decode(row) for row in rows[:, 1:4]]
     for method in ("mine", "low-rank"):
         model = build_model(settings, prepared.streams.vocabulary, settings.form(method))
-        weights = files.read_weights(run / "models" / f"{method}-seed0.safetensors")
+        weights = read_weights(run / "models" / f"{method}-seed0.safetensors")
         tokens = np.asarray(generation.sampler(model, 3)(*weights, rows, key))[:, 4:]
         texts = [tokenizer.decode(row, skip_special_tokens=False) for row in tokens]
         assert found["methods"][method] == {"continuations": texts, "distinct": len(set(tokens.ravel().tolist())) / 24}

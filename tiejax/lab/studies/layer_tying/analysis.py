@@ -122,46 +122,35 @@ def perplexity(loss: np.ndarray, tokens: float = 1.0) -> dict[str, Any]:
 
 
 def summarise(runs: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float], equal: Metrics) -> list[dict[str, Any]]:
-    """Return the `methods` of results.json, with lists of one value per seed. equal: the output of `at_equal_time`."""
-    return [
-        {
-            "method": str(name),
-            **_losses(runs, method, tokens_per_word),
-            **_at_equal_time(equal, method),
-            "best_step": runs["best_step"][method].tolist(),
-            **_layers(runs, method, sizes[str(name)]),
-            "seconds_per_step": _seconds_per_step(runs["time_step"][method]),
-            "best_owner": runs["best_owner"][method].tolist(),
-            "final_owner": runs["final_owner"][method].tolist(),
-        }
-        for method, name in enumerate(runs["methods"])
-    ]
+    """Return the `methods` of results.json, with lists of one value per seed. equal: the output of `at_equal_time`.
 
-
-def _losses(runs: Metrics, method: int, tokens_per_word: Mapping[str, float]) -> dict[str, Any]:
-    """Return the losses and perplexities of a method.
-
-    train_perplexity is over the last tenth of the steps, with dropout; the others are of the best step.
+    train_perplexity is over the last tenth of the steps, with dropout; the other losses are of the best step, except those at
+    equal time. seconds_per_step are medians over steps, and their mean over seeds.
     """
-    last = max(1, runs["train_loss"].shape[-1] // LAST_PART)
-    test, validation = runs["test_loss"][method], runs["validation_loss_best"][method]
-    return {
-        "train_perplexity": perplexity(runs["train_loss"][method][:, -last:].mean(-1, dtype=float)),
-        "test_loss": test.tolist(),
-        "validation_loss": validation.tolist(),
-        "test_perplexity": perplexity(test),
-        "test_perplexity_per_word": perplexity(test, tokens_per_word["test"]),
-        "validation_perplexity": perplexity(validation),
-    }
-
-
-def _at_equal_time(equal: Metrics, method: int) -> dict[str, Any]:
-    loss = equal["loss"][method]
-    return {
-        "equal_time_step": equal["step"][method].tolist(),
-        "equal_time_loss": loss.tolist(),
-        "equal_time_perplexity": perplexity(loss),
-    }
+    rows, last = [], max(1, runs["train_loss"].shape[-1] // LAST_PART)
+    for method, name in enumerate(runs["methods"]):
+        test, validation, at_time = runs["test_loss"][method], runs["validation_loss_best"][method], equal["loss"][method]
+        seconds = np.median(runs["time_step"][method], axis=-1).tolist()
+        rows.append(
+            {
+                "method": str(name),
+                "train_perplexity": perplexity(runs["train_loss"][method][:, -last:].mean(-1, dtype=float)),
+                "test_loss": test.tolist(),
+                "validation_loss": validation.tolist(),
+                "test_perplexity": perplexity(test),
+                "test_perplexity_per_word": perplexity(test, tokens_per_word["test"]),
+                "validation_perplexity": perplexity(validation),
+                "equal_time_step": equal["step"][method].tolist(),
+                "equal_time_loss": at_time.tolist(),
+                "equal_time_perplexity": perplexity(at_time),
+                "best_step": runs["best_step"][method].tolist(),
+                **_layers(runs, method, sizes[str(name)]),
+                "seconds_per_step": {"seeds": seconds, "mean": float(np.mean(seconds))},
+                "best_owner": runs["best_owner"][method].tolist(),
+                "final_owner": runs["final_owner"][method].tolist(),
+            }
+        )
+    return rows
 
 
 def _layers(runs: Metrics, method: int, sizes: SizesOfMethod) -> dict[str, Any]:
@@ -196,12 +185,6 @@ def _by_size(sizes: SizesOfMethod, name: str, distinct: np.ndarray) -> np.ndarra
     if missing := sorted(set(visited.tolist()) - set(sizes)):
         raise ValueError(f"sizes: no entry for {missing[0]} distinct layers, which occurred in the run")
     return np.array([float(sizes[number][name]) for number in visited.tolist()])[index.reshape(distinct.shape)]
-
-
-def _seconds_per_step(time_step: np.ndarray) -> dict[str, Any]:
-    """Return the seconds per step of a method, medians over steps, and their mean over seeds; time_step: `[seed, step]`."""
-    seconds = np.median(time_step, axis=-1).tolist()
-    return {"seeds": seconds, "mean": float(np.mean(seconds))}
 
 
 def seconds_of(time_step: np.ndarray, distinct: np.ndarray) -> np.ndarray:

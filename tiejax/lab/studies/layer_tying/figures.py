@@ -59,16 +59,14 @@ def plot_tie_maps(runs: Metrics) -> Plot:
     figure, axes = new_figure(agents, columns, 1.6 + min(11.0, max(5.0, 3.3 * columns)), height * agents + 0.3)
     colours, norm = owner_colours(layers), _norm(layers)
     edges = np.append(episode, episode[-1] + 1) - 0.5
-    for agent, index in np.ndindex(axes.shape):
-        panel = axes[agent, index]
-        maps = owner[agent, index].T
-        panel.pcolormesh(edges, np.arange(layers + 1) - 0.5, maps, cmap=colours, norm=norm, rasterized=True)
-        panel.set_title(f"seed {seeds[index]}")
-        panel.set_yticks(_every(layers, 12))
-        panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-        panel.grid(visible=False)
-    for first, name in zip(axes[:, 0], runs["agents"], strict=True):
-        first.set_ylabel(f"{name}\nlayer")
+    for panels, name, maps in zip(axes, runs["agents"], owner, strict=True):
+        for panel, seed, of_seed in zip(panels, seeds, maps, strict=False):
+            panel.pcolormesh(edges, np.arange(layers + 1) - 0.5, of_seed.T, cmap=colours, norm=norm, rasterized=True)
+            panel.set_title(f"seed {seed}")
+            panel.set_yticks(_every(layers, 12))
+            panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+            panel.grid(visible=False)
+        panels[0].set_ylabel(f"{name}\nlayer")
     for panel in axes[-1]:
         panel.set_xlabel("episode")
     bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, ticks=_every(layers, 12), aspect=30 * agents, pad=0.01)

@@ -189,6 +189,7 @@ class _Model:
     state: LayeredState
     agent: Agent | None
     best: Best
+    rates: np.ndarray  # of every step
     at_once: int = 1  # groups
 
     @classmethod
@@ -200,7 +201,8 @@ class _Model:
             floor = settings.epsilon_floor
             agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
         state = layered.to_device(saved.state, saved.ties.owner)
-        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best)
+        rates = rates_of(settings, settings.learning_rate if job.rate is None else job.rate)
+        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best, rates)
 
     def to_host(self) -> SavedState:
         """Return the model as a checkpoint stores it."""
@@ -213,11 +215,6 @@ class _Model:
         """The key from which each step's key for dropout is made."""
         return stream(jax.random.key(self.job.seed), "dropout")
 
-    @functools.cached_property
-    def rates(self) -> np.ndarray:
-        """The learning rate of every step."""
-        return rates_of(self.settings, self.settings.learning_rate if self.job.rate is None else self.job.rate)
-
     @property
     def wiring(self) -> tying.Wiring:
         return tying.wiring(self.ties, self.settings.storage, self.settings.gradient, self.settings.ties)
@@ -226,7 +223,6 @@ class _Model:
         """Compile the agent, step and loss, and validate a new model before its first step."""
         if self.agent is not None:
             self.agent.compile(self.ties.observation)
-        _ = self.rates  # computed before the clock starts
         if self.step == 0:
             root = jax.random.key(self.job.seed)
             self.layered.compile_for(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)

@@ -21,11 +21,10 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stopped
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.layer_tying import files
 from tiejax.lab.studies.layer_tying.initial_weights import params_at_start
 from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
-from tiejax.lab.studies.layer_tying.model import build
-from tiejax.lab.studies.layer_tying.records import Records, points_of
+from tiejax.lab.studies.layer_tying.model import build, weights_file
+from tiejax.lab.studies.layer_tying.records import Records, points_of, read_records, records_file
 from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form
 from tiejax.lab.studies.layer_tying.text import Text, build_data
 from tiejax.models import TABLE_PATHS
@@ -80,7 +79,6 @@ class Jobs:
         self.records: dict[ModelName, Records] = {}
         self.rates: Mapping[str, float] = {}
         self._expected: set[ModelName] = set()
-        self._models: list[ModelName] = []
         self._waiting: list[ModelName] = []
         self.done, self.here, self.train_s = 0, 0, 0.0
 
@@ -118,7 +116,7 @@ class Jobs:
                 raise
         for worker in workers:
             worker.result()
-        if len(self.records) < len(self._models):
+        if any(model not in self.records for model in models):
             raise Stopped
 
     def expect(self, models: Sequence[ModelName]) -> None:
@@ -126,13 +124,12 @@ class Jobs:
         self._expected |= set(models)
 
     def _ask(self, models: Sequence[ModelName]) -> None:
-        """Add models to the run; those that an earlier process finished are read."""
-        new = [model for model in models if model not in self._models]
-        found = finished(self._directory, new)
-        self.records |= found
-        self._models += new
-        self._waiting += [model for model in new if model not in found]
-        self.done += len(found) * self._steps
+        """Add models to the queue, unless they are trained; the records of those that an earlier process finished are read."""
+        for model in models:
+            if model not in self.records and self._directory.holds(records_of(model)):
+                self.records[model] = read_finished(self._directory, model)
+                self.done += self._steps
+        self._waiting += [model for model in models if model not in self.records]
 
     def _work(self, devices: tuple[jax.Device, ...]) -> None:
         """Train models from the queue on a group of devices, one at a time."""
@@ -189,7 +186,7 @@ class Jobs:
         checkpoints.close()
         if trained is not None:
             records, params = trained
-            weights = None if model.rate is not None else files.weights_file(params, records["final"]["best_owner"][0])
+            weights = None if model.rate is not None else weights_file(params, records["final"]["best_owner"][0])
             self._keep(model, records, weights)
 
     def _layered_of(self, devices: tuple[jax.Device, ...], form: Form) -> Layered:
@@ -214,7 +211,7 @@ class Jobs:
         with self._lock:  # every write updates the one file that lists the contents of the run
             if weights is not None:
                 self._directory.write(weights_of(model), weights)
-            self._directory.write(records_of(model), files.records_file(records))
+            self._directory.write(records_of(model), records_file(records))
             self.records[model] = records
         self._directory.remove(f"checkpoints/{name_of(model)}")
         if model.rate is not None:
@@ -244,17 +241,14 @@ def groups_of(devices: Sequence[T], models: int, rows: int, platform: str) -> li
     return [devices[first : first + size] for first in range(0, len(devices), size)]
 
 
-def finished(directory: RunDirectory, models: Sequence[ModelName]) -> dict[ModelName, Records]:
-    """Return the records of the models that an earlier process finished."""
-    records = {}
-    for model in models:
-        if directory.holds(records_of(model)):
-            records[model] = files.read_records(directory.read(records_of(model), "that model is trained again"))
-            if model.rate is None and not directory.intact(weights_of(model)):
-                raise BadInput(
-                    f"--resume: {directory.path / weights_of(model)} is damaged or missing; remove "
-                    f"{directory.path / records_of(model)} to train that model again"
-                )
-            # Left over if the run was killed between writing the records and removing the checkpoints.
-            directory.remove(f"checkpoints/{name_of(model)}")
+def read_finished(directory: RunDirectory, model: ModelName) -> Records:
+    """Return the records of a model that an earlier process finished; raises BadInput if they or its weights are damaged."""
+    records = read_records(directory.read(records_of(model), "that model is trained again"))
+    if model.rate is None and not directory.intact(weights_of(model)):
+        raise BadInput(
+            f"--resume: {directory.path / weights_of(model)} is damaged or missing; remove "
+            f"{directory.path / records_of(model)} to train that model again"
+        )
+    # Left over if the run was killed between writing the records and removing the checkpoints.
+    directory.remove(f"checkpoints/{name_of(model)}")
     return records

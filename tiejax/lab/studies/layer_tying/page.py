@@ -103,20 +103,16 @@ def finding(results: Mapping[str, Any], variants: Iterable[str] = ()) -> list[st
 
 def _description(results: Mapping[str, Any], variants: Iterable[str]) -> str:
     """Return the mean perplexities of the agent and the main other methods in a sentence; "" for runs without an agent."""
-    by_method = {row["method"]: row for row in results["methods"]}
-    if "agent" not in by_method:
+    means = {row["method"]: row["test_perplexity"]["mean"] for row in results["methods"]}
+    if "agent" not in means:
         return ""
-    named = {name: f"the {name} method" for name in ("untied", "random-agent") if name in by_method}
-    if fixed := [row for name, row in by_method.items() if name not in (*NOT_STATIC, *variants)]:
-        best = min(fixed, key=lambda row: row["test_perplexity"]["mean"])["method"]
+    named = {name: f"the {name} method" for name in ("untied", "random-agent") if name in means}
+    if fixed := [name for name in means if name not in (*NOT_STATIC, *variants)]:
+        best = min(fixed, key=lambda name: means[name])
         named[best] = f"{best}, the fixed map with the lowest mean"
-    others = "".join(f"; {words}, {_test(by_method[name])}" for name, words in named.items())
+    others = "".join(f"; {words}, {perplexity(means[name])}" for name, words in named.items())
     seeds = f"means of {counted(len(results['seeds']), 'seed')}" if len(results["seeds"]) > 1 else "one seed"
-    return f"As a description ({seeds}), test perplexities: the agent, {_test(by_method['agent'])}{others}."
-
-
-def _test(row: Mapping[str, Any]) -> str:
-    return perplexity(row["test_perplexity"]["mean"])
+    return f"As a description ({seeds}), test perplexities: the agent, {perplexity(means['agent'])}{others}."
 
 
 def _shape(settings: Mapping[str, Any]) -> str:

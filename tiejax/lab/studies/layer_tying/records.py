@@ -1,10 +1,11 @@
-"""The records of each model in training, and their conversion to the arrays of a run."""
+"""The records of each model in training, their file, and their conversion to the arrays of a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tiejax.lab.runs.arrays import arrays_of, npz
 from tiejax.lab.runs.trackers import series_name
 from tiejax.lab.studies.layer_tying.settings import Settings
 
@@ -36,6 +37,20 @@ class Log:
     def arrays(self) -> Records:
         """Return all rows as arrays `[row, ...]`."""
         return {group: {name: np.array(values) for name, values in fields.items()} for group, fields in self._rows.items()}
+
+
+def records_file(records: Records) -> bytes:
+    """Serialise the records of a model as an .npz file."""
+    return npz({f"{group}/{name}": values for group, fields in records.items() for name, values in fields.items()})
+
+
+def read_records(content: bytes) -> Records:
+    """Parse the records of a model from an .npz file."""
+    records: Records = {}
+    for key, values in arrays_of(content).items():
+        group, _, name = key.partition("/")
+        records.setdefault(group, {})[name] = values
+    return records
 
 
 def points_of(records: Records, method: str, seed: int, k: int) -> dict[int, dict[str, float]]:
