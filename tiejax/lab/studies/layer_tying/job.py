@@ -4,12 +4,11 @@ A model trains in groups of k steps. With an agent every group begins with an ac
 reward, computed from the loss of one more batch, on which the model is not trained.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -153,28 +152,6 @@ def first_state(layered: Layered, settings: Settings, job: Job) -> SavedState:
     return SavedState(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))
 
 
-class Clock:
-    """Measures seconds since its creation, without compilation and without time spent in `paused`."""
-
-    def __init__(self, layered: Layered) -> None:
-        self._layered = layered
-        self._began, self._left_out = self._now(), 0.0
-
-    def _now(self) -> float:
-        return time.perf_counter() - self._layered.compile_s
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Exclude the time spent in this context."""
-        began = self._now()
-        yield
-        self._left_out += self._now() - began
-
-    @property
-    def seconds(self) -> float:
-        return self._now() - self._began - self._left_out
-
-
 @dataclasses.dataclass
 class _Model:
     """A model in training: its state, ties, agent, best step and records."""
@@ -191,6 +168,7 @@ class _Model:
     best: Best
     rates: np.ndarray  # of every step
     at_once: int = 1  # groups
+    validation_s: float = 0.0
 
     @classmethod
     def from_host(cls, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> "_Model":
@@ -218,6 +196,10 @@ class _Model:
     @property
     def wiring(self) -> tying.Wiring:
         return tying.wiring(self.ties, self.settings.storage, self.settings.gradient, self.settings.ties)
+
+    def clock(self) -> float:
+        """Return the time in seconds, without compilation and validations."""
+        return time.perf_counter() - self.layered.compile_s - self.validation_s
 
     def prepare(self) -> None:
         """Compile the agent, step and loss, and validate a new model before its first step."""
@@ -247,11 +229,11 @@ class _Model:
         next_validation = self.step - self.step % self.settings.validate_every + self.settings.validate_every
         steps = min(self.settings.steps, next_validation) - self.step
         batches = [self.batches(later) for later in range(min(self.at_once, math.ceil(steps / k)))]
-        clock = Clock(self.layered)
+        began = self.clock()
         for some in batches:
-            losses += self.train(some[: min(k, self.settings.steps - self.step)], clock)
+            losses += self.train(some[: min(k, self.settings.steps - self.step)])
         jax.block_until_ready(self.state)
-        seconds = clock.seconds
+        seconds = self.clock() - began
         self.at_once = groups_at_once(seconds / len(batches))
         self._record_steps(losses, seconds)
         return len(losses), seconds
@@ -261,15 +243,15 @@ class _Model:
         assert self.settings.steps is not None
         k, steps_left = self.settings.k, self.settings.steps - self.step
         batches = self.batches()
-        clock = Clock(self.layered)  # includes the agent
+        began = self.clock()  # includes the agent
         action = self.act(agent)
-        losses = self.train(batches[: min(k, steps_left)], clock)
+        losses = self.train(batches[: min(k, steps_left)])
         # The reward's batch is not trained on.
         reward = q_learning.reward_of(self.settings.reward, self.layered.loss(self.state.params, batches[k], self.wiring))
         q_loss = agent.learn(action, reward, self.ties.observation)
         # Do not wait for the reward of a random agent, which is only recorded, so that it does not count as training time.
         jax.block_until_ready((self.state, q_loss))
-        seconds = clock.seconds
+        seconds = self.clock() - began
         self._record_steps(losses, seconds)
         self._record_size()
         self._record_action(action, reward, q_loss)
@@ -284,7 +266,7 @@ class _Model:
             self.state = self.layered.move(self.state, move)
         return action
 
-    def train(self, batches: Sequence[Any], clock: Clock) -> list[jax.Array]:
+    def train(self, batches: Sequence[Any]) -> list[jax.Array]:
         """Take one step on each batch; return their losses."""
         losses: list[jax.Array] = []
         wiring = self.wiring
@@ -299,17 +281,18 @@ class _Model:
             self.step += len(some)
             if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
                 jax.block_until_ready(self.state)
-                with clock.paused():
-                    self.validate()
+                self.validate()
         return losses
 
     def validate(self) -> None:
         """Record the loss on the selection blocks, and save the model on the host if it is the best so far."""
+        began = self.clock()
         loss = mean_loss(self.layered, self.state.params, self.data.selection, self.wiring)
         self.log.add("validation", step=self.step, loss=loss)
         if loss < self.best.loss:
             params = self.layered.params_to_host(self.state.params, self.ties.owner)
             self.best = Best(np.asarray(loss), np.asarray(np.int64(self.step)), self.ties.owner.copy(), params)
+        self.validation_s += self.clock() - began
 
     def evaluate_best(self) -> None:
         """Record the losses of the best step on all held-out splits, and the owner maps."""
