@@ -30,7 +30,7 @@ TABLES = {
     "untying": "tiejax.lab.reporting.untie_curve",
     "causal_untying": "tiejax.lab.studies.causal_untying.tables",
     "text_mlm": "tiejax.lab.studies.text_mlm.page",
-    "layer_tying": "tiejax.lab.studies.layer_tying.tables",
+    "layer_tying": "tiejax.lab.studies.layer_tying.page",
     "embedding_coupling": "tiejax.lab.studies.embedding_coupling.page",
 }
 

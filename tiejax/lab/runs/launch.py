@@ -35,8 +35,6 @@ def main(study: Study, argv: Sequence[str]) -> int:
     request = resume.parsed(study, argv) if several else resume.read(study, argv)
     if several or study.device_a_core(request.settings):
         environment.one_device_a_core()
-    if study.shares_devices(request.settings):
-        environment.allocate_as_needed()
     compiled.use(recompile=request.switches.get("recompile", False))
     launched = _with_others(study, request, cluster) if several else claim(study, prepare(study, request, first=True))
     console = Console(launched.switches["quiet"], silent=not launched.first)

@@ -17,7 +17,7 @@ import shlex
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -320,7 +320,8 @@ def _renamed(config_class: type, values: Mapping[str, Any], originals: Mapping[s
     originals: the values as they were read, which decide what a field of an earlier version says.
     """
     renamed: Mapping[str, tuple[str, Mapping[Any, Any]]] = getattr(config_class, "RENAMED", {})
-    removed = [name for name in getattr(config_class, "REMOVED", ()) if values.get(name) is None]
+    former: Mapping[str, Container[Any]] = getattr(config_class, "REMOVED", {})  # name -> the values that are ignored
+    removed = [name for name, ignored in former.items() if values.get(name) in ignored]
     kept = {name: value for name, value in values.items() if name not in renamed and name not in removed}
     for old, (new, meanings) in renamed.items():
         if old in originals:

@@ -61,7 +61,6 @@ class Study:
         single_process: whether it always runs as a single process
         answers: switch or setting -> function `(settings, console)` -> exit status that prints something instead of running
         device_a_core: whether a run with these settings treats every CPU core as a device, unless the environment decides
-        shares_devices: whether a run with these settings shares devices with processes that it starts
         any_platform: whether a run with these settings computes on the platform of jax that the environment names
     """
 
@@ -78,5 +77,4 @@ class Study:
     single_process: bool = False
     answers: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
     device_a_core: Callable[[Any], bool] = lambda settings: True
-    shares_devices: Callable[[Any], bool] = lambda settings: False
     any_platform: Callable[[Any], bool] = lambda settings: True

@@ -59,7 +59,7 @@ def test_parameters_of_variants():
     settings, plain = settings_of(variants=variants, methods=["untied"]), settings_of(methods=["untied"])
 
     def parameters(name):
-        form, owners = settings.form(name), np.unique(settings.variant(name).owner(3, 1)).astype(np.int32)
+        form, owners = settings.form(name), np.unique(settings.variants_by_name[name].owner(3, 1)).astype(np.int32)
         init = initial(settings, build_model(settings, VOCABULARY, form))
         tree = jax.eval_shape(lambda owners: init(jax.random.key(0), owners), owners)
         return sum(leaf.size for leaf in jax.tree.leaves(tree)) - tree["head"]["embedding"].size

@@ -87,7 +87,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
             collectives between CPU devices can deadlock)
     """
 
-    REMOVED = ("plan", "memory")  # settings of earlier versions, which runs have as null
+    REMOVED = {"plan": (None,), "memory": (None,)}  # noqa: RUF012, a constant
 
     languages: dict[str, list[str]] | None = None
     language_exponent: float = 0.5
