@@ -19,8 +19,7 @@ from tiejax.checkpoints.hub.locate import (
     wrapped,
     wrapper_of,
 )
-from tiejax.checkpoints.rewrite.further import Group, further_groups, stored_of
-from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
+from tiejax.checkpoints.hub.stored import Group, Stored, further_groups, stored_of, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
 SHARED = "shared.weight"  # the one table of a tied T5

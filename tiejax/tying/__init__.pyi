@@ -1,6 +1,4 @@
 from .across import check_leafwise as check_leafwise
-from .assertion import assert_tied as assert_tied
-from .count import count_parameters as count_parameters
 from .errors import TieError as TieError
 from .find import find_ties as find_ties
 from .find import tie_between as tie_between
@@ -38,6 +36,8 @@ from .policies import Keep as Keep
 from .policies import New as New
 from .policies import Policy as Policy
 from .resize import resize_state as resize_state
+from .store import assert_tied as assert_tied
+from .store import count_parameters as count_parameters
 from .store import equal_leaves as equal_leaves
 from .store import store as store
 from .store import tied_loss as tied_loss

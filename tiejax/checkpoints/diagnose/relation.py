@@ -1,17 +1,17 @@
 """Similarity of the input and output tables of an untied checkpoint, overall and by token."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tiejax.checkpoints.diagnose.options import Options
-from tiejax.checkpoints.diagnose.progress import Progress, counted
-from tiejax.checkpoints.diagnose.tables import Tables
+from tiejax.checkpoints.diagnose.tables import Progress, Tables, counted
 from tiejax.checkpoints.diagnose.token_ranks import Ranked
 from tiejax.checkpoints.hub.reading import check_memory
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.hub.tokens import Tokens, text_of
-from tiejax.geometry import alignment, published
+from tiejax.geometry import alignment
 from tiejax.geometry.canonical_correlations import correlations_of, largest_chance
 from tiejax.geometry.cross_products import cross_products
 from tiejax.geometry.linear_maps import Maps, maps_between, whitening
@@ -24,6 +24,12 @@ SHOWN = 20  # tokens in each list
 MAPS = "maps between the tables"  # a phase of progress; takes most of a minute for the widest tables
 
 Arrays = dict[str, np.ndarray]  # by their names in metrics.npz
+# OLMo-1B: similarity of the untied model's output and input tables to the tied model's table (A. Lopardo et al. 2026,
+# arXiv:2603.26663).
+OLMO_1B = {
+    "least_squares": {"output": 0.719, "input": 0.525},
+    "neighbour_overlap": {"output": 0.733, "input": 0.496},
+}
 
 
 def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress: Progress) -> tuple[dict[str, Any], Arrays]:
@@ -42,7 +48,7 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
     overlap = _overlap(first, second, options, progress)
     if as_is is not None:
         arrays["cosine_as_is"] = as_is
-    correlations, marks = arrays["canonical"], published.OLMO_1B
+    correlations, marks = arrays["canonical"], OLMO_1B
     lowest = min((score for score in least_squares.values() if score is not None), default=None)
     return {
         "alignment": {
@@ -59,7 +65,7 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
             "largest_by_chance": largest_chance(rows, *widths),
         },
         "published": marks,
-        "standing": published.standing(
+        "standing": standing(
             lowest, overlap.estimate, marks["least_squares"], marks["neighbour_overlap"], max(chance.values())
         ),
     }, arrays
@@ -133,3 +139,23 @@ def extreme_tokens(arrays: Arrays, ranked: Ranked, tokens: Tokens | None) -> dic
         }
 
     return {"apart": [row(place) for place in order[:shown]], "near": [row(place) for place in order[::-1][:shown]]}
+
+
+def standing(
+    least_squares: float | None,
+    overlap: float,
+    least_squares_marks: Mapping[str, float],
+    overlap_marks: Mapping[str, float],
+    chance: float,
+) -> str:
+    """Classify the similarity of two tables by published values (marks): `near`, `between` or `apart`.
+
+    near: both scores reach the upper mark (of a tied table and the output table of its untied counterpart). apart: both are
+    below the lower mark (of the input table). between: anything else. The least-squares score is ignored if its chance level
+    reaches the lower mark, since any two tables would pass it.
+    """
+    upper, lower = [overlap >= overlap_marks["output"]], [overlap < overlap_marks["input"]]
+    if least_squares is not None and chance < least_squares_marks["input"]:
+        upper.append(least_squares >= least_squares_marks["output"])
+        lower.append(least_squares < least_squares_marks["input"])
+    return "near" if all(upper) else "apart" if all(lower) else "between"

@@ -1,14 +1,18 @@
-"""The embedding tables that a diagnosis reads: those of the checkpoint's architecture, or those that a user names."""
+"""The embedding tables that a diagnosis reads: those of the architecture, or those that a user names; their progress."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
-from tiejax.checkpoints.hub.bias import bias_of
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.families import Flag, flag_of, notes_of, predicts, text_part, title_of
-from tiejax.checkpoints.hub.locate import candidates, check_whole, form_of_tables, locate, shown, unknown
+from tiejax.checkpoints.hub.locate import bias_of, candidates, check_whole, form_of_tables, locate, shown, unknown
+from tiejax.checkpoints.hub.reading import Progress
 from tiejax.checkpoints.hub.tables import HubTable, table
+from tiejax.geometry.table_rows import Table
 
 INPUT, OUTPUT = Field("input_table"), Field("output_table")
 ONLY_OUTPUT = "Only the output table is stored, and is used as the one table; loaders expect it under the input table's name."
@@ -86,3 +90,36 @@ def _no_input(checkpoint: Checkpoint, architecture: Architecture | None) -> Chec
     may_be = f" (tensors that may be it: {shown(tall)})" if tall else ""
     none = f"{checkpoint.folder}: no tensor has the name of the input table of {architecture.name}; name it with "
     return CheckpointError(none, INPUT, may_be)
+
+
+def no_progress(phase: str, done: int, total: int | None) -> None:
+    """No-op progress callback."""
+
+
+class CountedTable:
+    """A table that passes the number of rows of every read to a callback."""
+
+    def __init__(self, table: HubTable, count: Callable[[int], None]) -> None:
+        self.table, self.count = table, count
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and width."""
+        return self.table.shape
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        values = self.table[rows]
+        self.count(len(values))
+        return values
+
+
+def counted(progress: Progress, phase: str, total: int, *tables: HubTable) -> list[Table]:
+    """Wrap tables so that reading their rows, `total` in all, advances the progress of a phase."""
+    done = 0
+
+    def count(number: int) -> None:
+        nonlocal done
+        done = min(done + number, total)
+        progress(phase, done, total)
+
+    return [CountedTable(table, count) for table in tables]

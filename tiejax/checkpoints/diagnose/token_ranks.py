@@ -7,13 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.checkpoints.diagnose.options import Options
-from tiejax.checkpoints.diagnose.progress import Progress
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
-from tiejax.checkpoints.hub.tokens import Tokens, count_tokens, find_tokens
+from tiejax.checkpoints.hub.reading import Progress
+from tiejax.checkpoints.hub.tokens import Tokens, count_in_corpus, find_tokens
 from tiejax.geometry.ranks import frequency_ranks
-from tiejax.text import corpus
-from tiejax.text.errors import CorpusError
-from tiejax.text.sources import TFDS
 
 
 class Ranked(NamedTuple):
@@ -50,15 +47,5 @@ def rank_tokens(
     if tokens is None:
         lacks = f": {folder} has no tokenizer.json, vocab.txt or vocab.json; name one with "
         raise CheckpointError(Field("corpus"), lacks, Field("tokenizer"))
-    if options.corpus.startswith(TFDS):
-        raise CorpusError(f"corpus {options.corpus}: expected a text file or a folder of text files")
-    documents = corpus.read(corpus.sources([options.corpus]))
-    counts = count_tokens(tokens, documents, rows, lambda number: progress("tokens counted", number, None))
-    facts = {
-        "by": "corpus",
-        "corpus": options.corpus,
-        "tokens": int(counts.sum()),
-        "different": int((counts > 0).sum()),
-        "tokenizer": file,
-    }
-    return tokens, Ranked(frequency_ranks(counts), counts, counts > 0, facts)
+    counts, facts = count_in_corpus(tokens, options.corpus, rows, progress)
+    return tokens, Ranked(frequency_ranks(counts), counts, counts > 0, {"by": "corpus", **facts})

@@ -9,10 +9,8 @@ from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named, open_che
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, with_flag
 from tiejax.checkpoints.hub.locate import plain, stored_under, wrapped
-from tiejax.checkpoints.rewrite.card import section
-from tiejax.checkpoints.rewrite.further import further_copies
-from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, rewrite
-from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
+from tiejax.checkpoints.hub.stored import Stored, further_copies, stored_tables
+from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, rewrite, section
 
 
 class Repair(NamedTuple):

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tiejax.checkpoints.hub.arrays import rounded, vector
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.families import levels
 from tiejax.checkpoints.hub.locate import called
-from tiejax.checkpoints.rewrite.vectors import rounded, vector
 
 # Names of the normalisation's weight, in decoders and in the heads of encoders.
 NAMES = (

@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.checkpoints.hub.architectures import Architecture
-from tiejax.checkpoints.hub.bias import bias_of
+from tiejax.checkpoints.hub.arrays import vector
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.families import flag_of
+from tiejax.checkpoints.hub.locate import bias_of
+from tiejax.checkpoints.hub.stored import WORDS, Relation
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.rewrite.last_norm import LastNorm
 from tiejax.checkpoints.rewrite.logits import Moved, moved
 from tiejax.checkpoints.rewrite.one_table import Distances, OneTable, distances
 from tiejax.checkpoints.rewrite.states import States, drawn, given
-from tiejax.checkpoints.rewrite.stored import WORDS, Relation
-from tiejax.checkpoints.rewrite.vectors import vector
 
 # Limits of the mean KL divergence, in nats, and of the share of states whose likeliest token stays the same.
 MOST_KL, LEAST_TOP1 = 0.01, 0.99

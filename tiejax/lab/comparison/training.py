@@ -15,7 +15,7 @@ from tiejax.lab.comparison.arms import Arm, Class
 from tiejax.lab.comparison.segments import Segment
 from tiejax.lab.runs.rates import Tried, choose_rate
 from tiejax.lab.runs.stages import Stages
-from tiejax.training.state_arrays import from_arrays, to_arrays
+from tiejax.training.checkpoint import from_arrays, to_arrays
 from tiejax.training.step import TrainState
 
 PyTree = Any

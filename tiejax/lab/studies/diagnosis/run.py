@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiejax.checkpoints.diagnose.progress import Progress, no_progress
+from tiejax.checkpoints.diagnose.tables import Progress, no_progress
 from tiejax.geometry import uses
 from tiejax.geometry.alignment import alignment
 from tiejax.geometry.canonical_correlations import canonical_correlations

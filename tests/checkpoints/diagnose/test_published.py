@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiejax.geometry.published import OLMO_1B, standing
+from tiejax.checkpoints.diagnose.relation import OLMO_1B, standing
 
 MARKS = OLMO_1B["least_squares"], OLMO_1B["neighbour_overlap"]
 
