@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
 from tiejax.models.embeddings import Embeddings, table_init
-from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm
+from tiejax.models.layers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm
 from tiejax.models.transformer import ACTIVATIONS
 
 # Paths of the input and the output table in the parameter tree.
@@ -108,33 +108,23 @@ class LanguageModel(nn.Module):
     norm_epsilon: float = LAYER_NORM_EPSILON
 
     def setup(self) -> None:
+        names = ("embedding_std", "padding", "kernel_std", "norm_epsilon", "dtype")
+        shared: dict[str, Any] = {name: getattr(self, name) for name in names}
         self.inputs = Embeddings(
             self.vocabulary,
             self.embed_width or self.width,
             self.width,
-            embedding_std=self.embedding_std,
-            padding=self.padding,
             max_positions=self.max_positions,
             token_types=self.token_types,
             norm=self.embedding_norm,
             dropout=self.embedding_dropout,
             projected=self.projected,
-            kernel_std=self.kernel_std,
-            norm_epsilon=self.norm_epsilon,
-            dtype=self.dtype,
+            **shared,
         )
         # Place its parameters, such as `embed`, `positions` and `norm`, at the top of the tree, next to `encoder` and `head`.
         nn.share_scope(self, self.inputs)
         self.head = PredictionHead(
-            self.vocabulary,
-            self.head_width or self.width,
-            activation=self.head_activation,
-            bias=self.head_bias,
-            embedding_std=self.embedding_std,
-            padding=self.padding,
-            kernel_std=self.kernel_std,
-            norm_epsilon=self.norm_epsilon,
-            dtype=self.dtype,
+            self.vocabulary, self.head_width or self.width, activation=self.head_activation, bias=self.head_bias, **shared
         )
 
     def encode(

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from tiejax.models import features_first
-from tiejax.models.dropout import Dropout
-from tiejax.models.initializers import default_dtype, uniform
+from tiejax.models.layers import Dropout, default_dtype, uniform
 
 
 class LSTMWeights(nn.Module):

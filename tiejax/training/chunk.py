@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from tiejax.training import cluster
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.keys import SeedKey, seed_numbers
-from tiejax.training.members import EnsembleState, join_members, join_on_host, map_split, split_members
+from tiejax.training.members import EnsembleState, join_members, join_on_host, split_members
 from tiejax.training.phases import NEVER
 from tiejax.training.placement import SEEDS, Layout, spec
 from tiejax.training.records import Records
@@ -74,7 +74,7 @@ def advance(
     """
     keys = SeedKey(jax.vmap(jax.random.key)(numbers[0]), numbers[1])
     if ensemble.unrolled:
-        members = members._replace(state=map_split(_without_axis, members.state))
+        members = _mapped(lambda leaf: leaf[0], members)
 
     def fed_at(cursor: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: leaf[:, cursor % leaf.shape[1]], fed)
@@ -115,16 +115,13 @@ def advance(
     start = members, {name: buffer(name) for name in ensemble.recorders}
     members, buffers = jax.lax.while_loop(lambda carry: carry[0].cursor < until, segment, start)
     if ensemble.unrolled:
-        members = members._replace(state=map_split(_with_axis, members.state))
+        members = _mapped(lambda leaf: leaf[None], members)
     return members, buffers
 
 
-def _without_axis(member: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[0], member)
-
-
-def _with_axis(member: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[None], member)
+def _mapped(function: Callable[[jax.Array], jax.Array], members: EnsembleState) -> EnsembleState:
+    """Apply a function to every leaf of split members."""
+    return members._replace(state=jax.tree.map(function, members.state))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +144,7 @@ class Runner:
 
     def to_devices(self, members: EnsembleState) -> EnsembleState:
         """Put members `[seed, arm, ...]` of the host on the devices."""
-        return _placed_members(self.ensemble, self.layout, members)
+        return self.layout.place_members(members, self.ensemble.unrolled)
 
     def to_host(self, placed: EnsembleState) -> EnsembleState:
         """Collect members from all devices of all processes as numpy arrays `[seed, arm, ...]`, the form of checkpoints."""
@@ -233,12 +230,8 @@ def _place(ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, con
     if isinstance(ensemble.source, Feed):
         windows = FeedWindows(ensemble.source, layout, list(zip(*(part.tolist() for part in numbers), strict=True)))
     fed = windows.at(int(members.cursor)) if windows else None
-    placed = _placed_members(ensemble, layout, members)
+    placed = layout.place_members(members, ensemble.unrolled)
     return _Placed(layout, windows, (layout.place(numbers), placed, jnp.int32(0), fed))
-
-
-def _placed_members(ensemble: Ensemble, layout: Layout, members: EnsembleState) -> EnsembleState:
-    return layout.place_split(members) if ensemble.unrolled else layout.place_members(members)
 
 
 def _trace(ensemble: Ensemble, placed: _Placed) -> Any:
@@ -283,21 +276,9 @@ def _advance_blocks(
     }
 
 
-class StepOnMesh(NamedTuple):
-    """One step of an ensemble on a mesh.
-
-    Attributes:
-        step: (seeds as numbers, members, fed) -> members.
-        state: shapes of the members.
-        specs: partition of the members over the mesh.
-    """
-
-    step: Callable[..., TrainState]
-    state: TrainState
-    specs: PyTree
-
-
-def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_spec: PyTree) -> StepOnMesh:
+def step_on_mesh(
+    ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_spec: PyTree
+) -> tuple[Callable[..., TrainState], TrainState, PyTree]:
     """Return the first step of `seeds` seeds on a mesh (SEEDS, DATA), whose devices need not exist.
 
     Used to plan the memory of a step, or compile it, for other machines.
@@ -307,6 +288,9 @@ def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_
         mesh: the mesh.
         seeds: number of seeds.
         fed_spec: partition of the source's data over the mesh.
+
+    Returns:
+        The step, (seeds as numbers, members, fed) -> members, the shapes of the members, and their partition over the mesh.
     """
     state = jax.eval_shape(lambda: ensemble.start(range(seeds))).state
     specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], ensemble.devices)), state)
@@ -316,4 +300,4 @@ def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_
         return ensemble.step(keys, state, jnp.int32(0), fed)[0]
 
     local = jax.shard_map(step, mesh=mesh, in_specs=(PartitionSpec(SEEDS), specs, fed_spec), out_specs=specs, check_vma=False)
-    return StepOnMesh(local, state, specs)
+    return local, state, specs

@@ -211,11 +211,6 @@ def cosine_cycle(maximum: float, minimum: float, half_period: int) -> optax.Sche
     return schedule
 
 
-def constant(rate: float) -> optax.Schedule:
-    """Return a constant schedule."""
-    return optax.constant_schedule(rate)
-
-
 def warm_up_and_decay(maximum: float, warm_up: int, steps: int) -> optax.Schedule:
     """Return a schedule that rises linearly from 0 to `maximum` over `warm_up` steps, then falls linearly to 0 at `steps`.
 
@@ -242,5 +237,5 @@ def make_schedule(kind: ScheduleName, maximum: int | float, minimum: int | float
     if kind == "cosine":
         return cosine_cycle(maximum, minimum, half_period)
     if kind == "constant":
-        return constant(maximum)
+        return optax.constant_schedule(maximum)
     assert_never(kind)

@@ -15,7 +15,6 @@ from .layer_ties import choose as choose
 from .layer_ties import choose_resolved as choose_resolved
 from .layer_ties import start_ties as start_ties
 from .layer_ties import wiring as wiring
-from .load import load_full as load_full
 from .owner import LayerTies as LayerTies
 from .owner import Move as Move
 from .owner import Owner as Owner
@@ -36,6 +35,9 @@ from .policies import Keep as Keep
 from .policies import New as New
 from .policies import Policy as Policy
 from .resize import resize_state as resize_state
+from .saving import load_full as load_full
+from .saving import ties_from_json as ties_from_json
+from .saving import ties_to_json as ties_to_json
 from .store import assert_tied as assert_tied
 from .store import count_parameters as count_parameters
 from .store import equal_leaves as equal_leaves
@@ -48,8 +50,6 @@ from .switched import copy_to_targets as copy_to_targets
 from .switched import global_norm as global_norm
 from .switched import leaf_squares as leaf_squares
 from .tie import Tie as Tie
-from .tie_json import ties_from_json as ties_from_json
-from .tie_json import ties_to_json as ties_to_json
 from .tied_gradient import collect as collect
 from .tied_gradient import gradients_by_use as gradients_by_use
 from .tied_gradient import symmetrise as symmetrise

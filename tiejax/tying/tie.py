@@ -122,11 +122,6 @@ def apply_transform(tie: Tie, x: Any) -> Any:
     return transforms.apply(tie.transform, x)
 
 
-def invert_transform(tie: Tie, x: Any, source: Any = None) -> Any:
-    """Map an array of the target to the source's layout; entries that the target does not read are those of `source`."""
-    return transforms.put(tie.transform, source, x)
-
-
 def adjoint_transform(tie: Tie, gradient: Any, source: Any) -> Any:
     """Map the gradient of the target's use to the source's layout; raises TieError if the transform is not linear."""
     return with_name(tie, transforms.adjoint, tie.transform, gradient, source)

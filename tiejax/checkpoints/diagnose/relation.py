@@ -6,15 +6,13 @@ from typing import Any
 import numpy as np
 
 from tiejax.checkpoints.diagnose.options import Options
-from tiejax.checkpoints.diagnose.tables import Progress, Tables, counted
-from tiejax.checkpoints.diagnose.token_ranks import Ranked
+from tiejax.checkpoints.diagnose.tables import Progress, Ranked, Tables, counted
 from tiejax.checkpoints.hub.reading import check_memory
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.hub.tokens import Tokens, text_of
 from tiejax.geometry import alignment
-from tiejax.geometry.canonical_correlations import correlations_of, largest_chance
 from tiejax.geometry.cross_products import cross_products
-from tiejax.geometry.linear_maps import Maps, maps_between, whitening
+from tiejax.geometry.linear_maps import Maps, correlations_of, largest_chance, maps_between, whitening
 from tiejax.geometry.neighbours import Overlap, neighbour_overlap, query_blocks
 
 SCORED = 65_536  # sampled tokens on which alignments are scored; the maps are fitted to all tokens

@@ -205,14 +205,14 @@ def check_whole(checkpoint: Checkpoint) -> None:
             "written from"
         )
     architecture = architecture_of(checkpoint.config)
-    for tensor in _called_so(checkpoint, architecture.tables, architecture.prefix) if architecture else ():
+    if architecture is None:
+        return
+    for tensor in _called_so(checkpoint, architecture.tables, architecture.prefix):
         if 0 in tensor.shape:
             raise CheckpointError(
                 f"{checkpoint.folder}: {tensor.name} has the shape {list(tensor.shape)}: the tables were not gathered when "
                 "this was saved; gather them (with DeepSpeed ZeRO-3: zero_to_fp32.py) and save it again"
             )
-    if architecture is None:
-        return
     for wanted in architecture.tables:
         found = list(dict.fromkeys(tensor.name for tensor in _called_so(checkpoint, [wanted], architecture.prefix)))
         if len(found) > 1:

@@ -59,8 +59,8 @@ def fix(folder: Path, out: Path) -> tuple[str, ...]:
 
 def plan(checkpoint: Checkpoint) -> Repair:
     """Return the repair of a checkpoint; raises CheckpointError if it cannot be judged, or if it needs a decision."""
-    tables, flag = stored_tables(checkpoint), flag_of(checkpoint.config)
-    judgement = judged(checkpoint, tables, flag)
+    tables = stored_tables(checkpoint)
+    judgement = judged(checkpoint, tables)
     tied = _flag(checkpoint, tables, judgement)
     config = checkpoint.config if tied is None else with_flag(checkpoint.config, tied)
     changes = [] if tied is None else [f"`{FLAG}` is {str(tied).lower()} at every level."]

@@ -1,4 +1,6 @@
-"""Layers with torch's initial values, as in the published EXor experiment, since they affect training trajectories.
+"""Linear maps, LayerNorm and dropout.
+
+Initial values are torch's, as in the published EXor experiment, since they affect training trajectories.
 
 LayerNorm has a custom derivative, which saves less than autodiff: its input and two numbers per position.
 """
@@ -10,9 +12,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Key
 
 LAYER_NORM_EPSILON = 1e-5  # torch's default; Flax's is 1e-6
+LEVELS = 2**16
 
 
 class LayerNorm(nn.Module):
@@ -125,3 +128,26 @@ def layer_norm(name: str, axis: int = -1, dtype: Any = None, epsilon: float = LA
 def default_dtype() -> jnp.dtype:
     """Return jax's default float type: float32, or float64 under `jax_enable_x64`."""
     return jnp.zeros(()).dtype
+
+
+def drop_probability(rate: float) -> float:
+    """Return the probability used for a rate: the nearest multiple of 2^-16 below 1."""
+    return min(round(rate * LEVELS), LEVELS - 1) / LEVELS
+
+
+def keep_mask(key: Key[Array, ""], rate: float, shape: tuple[int, ...]) -> Bool[Array, "*shape"]:
+    """Return a random mask that is true for the values to keep, each with probability 1 - `drop_probability(rate)`."""
+    return jax.random.bits(key, shape, jnp.uint16) >= round(drop_probability(rate) * LEVELS)
+
+
+class Dropout(nn.Module):
+    """Dropout with the random stream `dropout`: y = x / (1 - rate) where x is kept, else 0; y = x if deterministic."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*shape"], deterministic: bool) -> Float[Array, "*shape"]:
+        if deterministic or self.rate == 0:
+            return x
+        keep = keep_mask(self.make_rng("dropout"), self.rate, x.shape)
+        return jnp.where(keep, x * (1 / (1 - drop_probability(self.rate))), 0).astype(x.dtype)
