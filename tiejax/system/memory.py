@@ -21,8 +21,8 @@ def machine_memory(root: Path = Path("/")) -> int | None:
     The limit is the smallest of the installed memory, the limits of the process's control groups, and its address space limit
     (ulimit -v). `root` is the directory that holds /proc and /sys.
     """
-    limits = [*_installed(), *_control_group_limits(root), *_address_space_limit()]
-    return min(limits, default=None)
+    space = address_space()
+    return min([*_installed(), *_control_group_limits(root), *([] if space is None else [space])], default=None)
 
 
 def _installed() -> Iterator[int]:
@@ -38,11 +38,6 @@ def _control_group_limits(root: Path) -> Iterator[int]:
         with contextlib.suppress(ValueError):  # `max`, or no file
             (limit,) = map(int, words_in(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")))
             yield limit
-
-
-def _address_space_limit() -> Iterator[int]:
-    if (limit := address_space()) is not None:
-        yield limit
 
 
 def address_space() -> int | None:

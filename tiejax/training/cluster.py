@@ -74,7 +74,8 @@ def collect(tree: PyTree) -> PyTree:
         return jax.tree.map(np.asarray, tree)
     leaves, treedef = jax.tree.flatten(tree)
     split = [leaf for leaf in leaves if not leaf.is_fully_replicated]
-    mine = [np.asarray(shard.data).tobytes() for leaf in split for shard in sorted(leaf.addressable_shards, key=_by_device)]
+    shards = [sorted(leaf.addressable_shards, key=lambda shard: int(shard.device.id)) for leaf in split]
+    mine = [np.asarray(shard.data).tobytes() for own in shards for shard in own]
     rows = _exchange(b"".join(mine))
     whole = {id(leaf): np.empty(leaf.shape, leaf.dtype) for leaf in split}
     for process, row in enumerate(rows):
@@ -86,10 +87,6 @@ def collect(tree: PyTree) -> PyTree:
                 part[...] = np.frombuffer(row[start : start + part.nbytes], part.dtype).reshape(part.shape)
                 start += part.nbytes
     return jax.tree.unflatten(treedef, [whole[id(leaf)] if id(leaf) in whole else _replica(leaf) for leaf in leaves])
-
-
-def _by_device(shard: Any) -> int:
-    return int(shard.device.id)
 
 
 def _replica(leaf: jax.Array) -> np.ndarray:

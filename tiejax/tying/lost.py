@@ -1,6 +1,7 @@
 """Changes that a loss makes in the copy of an NNX module, which would be lost."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,27 +11,19 @@ from tiejax.tying.errors import TieError
 from tiejax.tying.leaves import NNX_SUFFIX, bits
 from tiejax.tying.tie import PyTree, path_name
 
-Snapshot = list[tuple[str, Any, Any]]  # path, variable, value
 
-
-def snapshot(params: PyTree) -> Snapshot:
-    """Return the NNX variables of a tree and their values; other trees do not change in place."""
-    nnx = sys.modules.get("flax.nnx")  # a tree of NNX exists only if NNX was imported
-    if nnx is None:
-        return []
-    pairs = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda node: isinstance(node, nnx.Variable))
-    return [(path_name(path), leaf, leaf.get_raw_value()) for path, leaf in pairs if isinstance(leaf, nnx.Variable)]
-
-
-def check_kept(before: Snapshot, result: Any) -> None:
-    """Raise TieError if variables have changed since `before`, and the loss does not return their new values.
+def call(loss: Callable[..., Any], params: PyTree, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a loss; raise TieError if it changes NNX variables of `params` and does not return their new values.
 
     Transforms of NNX inside a loss replace the values of all variables that they see, parameters included, by equal ones. If
     parameters have changed, other variables are therefore taken for changed only if their values differ, or are traced.
     """
-    if not before:
-        return
-    nnx: Any = sys.modules["flax.nnx"]
+    nnx: Any = sys.modules.get("flax.nnx")  # a tree of NNX exists only if NNX was imported; others do not change in place
+    if nnx is None:
+        return loss(params, *args, **kwargs)
+    pairs = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    before = [(path_name(path), leaf, leaf.get_raw_value()) for path, leaf in pairs if isinstance(leaf, nnx.Variable)]
+    result = loss(params, *args, **kwargs)
     changed = [(path, variable, value) for path, variable, value in before if variable.get_raw_value() is not value]
     returned = {id(leaf) for leaf in jax.tree.leaves(result)}
     replaced = any(isinstance(variable, nnx.Param) for _, variable, _ in changed)
@@ -42,6 +35,7 @@ def check_kept(before: Snapshot, result: Any) -> None:
             f"the loss changed {path.removesuffix(NNX_SUFFIX)} of a copy of the module, and the change would be lost; tie "
             "the module itself, with tiejax.nnx.tie(model, ties), or return the changed state from the loss"
         )
+    return result
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -85,7 +85,8 @@ def _write_weights(folder: Path, tensors: Sequence[Written], max_shard_bytes: in
             shards, size = [*shards, []], 0
         shards[-1].append(tensor)
         size += tensor.nbytes
-    files = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
+    (stem, ending), number = WEIGHTS.split("."), len(shards)
+    files = [WEIGHTS] if number == 1 else [f"{stem}-{one:05d}-of-{number:05d}.{ending}" for one in range(1, number + 1)]
     for file, shard in zip(files, shards, strict=True):
         # Write one shard at a time, since it is in memory twice meanwhile. The transformers library needs `format`.
         arrays = {tensor.name: np.ascontiguousarray(tensor.array, tensor.dtype) for tensor in shard}
@@ -94,11 +95,6 @@ def _write_weights(folder: Path, tensors: Sequence[Written], max_shard_bytes: in
         places = {tensor.name: file for file, shard in zip(files, shards, strict=True) for tensor in shard}
         total = sum(tensor.nbytes for tensor in tensors)
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
-
-
-def _shard_name(number: int, shards: int) -> str:
-    stem, ending = WEIGHTS.split(".")
-    return f"{stem}-{number:05d}-of-{shards:05d}.{ending}"
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:

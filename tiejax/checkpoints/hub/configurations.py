@@ -150,7 +150,10 @@ def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
     for key, only in ONLY.items():
         if config.get(key) is not None and config[key] != only:
             raise CheckpointError(f"{file}: {key} is {config[key]}; only {only} is supported")
-    values = {field: _value(config, key, other, default) for field, (key, default, other) in family.keys.items()}
+    values = {
+        field: config[key] if key in config else config.get(other, default)
+        for field, (key, default, other) in family.keys.items()
+    }
     width = values["width"]
     if "feed_forward" in values and values["feed_forward"] is None and isinstance(width, int):
         values["feed_forward"] = 4 * width
@@ -165,10 +168,6 @@ def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
     if problem:
         raise CheckpointError(f"{file}: {problem}")
     return sizes
-
-
-def _value(config: Mapping[str, Any], key: str, other: str, default: Any) -> Any:
-    return config[key] if key in config else config.get(other, default)
 
 
 def _checked(field: str, value: Any, key: str, file: Path) -> Any:
@@ -300,9 +299,6 @@ def configuration(sizes: Sizes, family: Family, old: Sizes | None, config: Mappi
         value = getattr(sizes, field)
         if old is None or getattr(old, field) != value:
             name = other if other in config and key not in config else key
-            changed[name] = _spelt(value) if field == "activation" else value
+            theirs = (theirs for theirs, ours in ACTIVATIONS.items() if ours == value)
+            changed[name] = next(theirs) if field == "activation" else value
     return {**config, "model_type": family.type, **changed}
-
-
-def _spelt(activation: str) -> str:
-    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == activation)

@@ -117,7 +117,8 @@ def rewrite(
                 if file in changed & filled:
                     _write(file, target, leave, added.get(file, []), step)
                 elif file not in changed and file not in texts:
-                    _copy(file, target, step)
+                    with target.open("wb") as opened:
+                        opened.writelines(counted(blocks_of(file, 0, _size(file)), step))
             for file, text in texts.items():
                 (folder / file.name).write_bytes(text)
             with (folder / CARD).open("ab") as opened:
@@ -144,11 +145,6 @@ def _check_space(out: Path, needed: int) -> None:
     if disk.total and needed > disk.free:  # some file systems do not know their size
         free = f"the copy takes {size_words(needed)}, of which {size_words(disk.free)} are free"
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {free}", str(out))
-
-
-def _copy(file: Path, out: Path, step: Callable[[int], None]) -> None:
-    with out.open("wb") as target:
-        target.writelines(counted(blocks_of(file, 0, _size(file)), step))
 
 
 def _size(file: Path) -> int:

@@ -16,7 +16,7 @@ from tiejax.checkpoints.hub.locate import bias_of
 from tiejax.checkpoints.hub.stored import WORDS, Relation
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.rewrite.one_table import Distances, OneTable, blocks, distances
-from tiejax.checkpoints.rewrite.states import LastNorm, States, drawn, given
+from tiejax.checkpoints.rewrite.states import LastNorm, drawn, given
 
 # Limits of the mean KL divergence, in nats, and of the share of states whose likeliest token stays the same.
 MOST_KL, LEAST_TOP1 = 0.01, 0.99
@@ -250,10 +250,6 @@ def measure(pair: Pair, table: OneTable, text: str | None, hidden: str | None, n
         states = given(Path(hidden).expanduser(), width)
     else:
         states = drawn(number, width, pair.norm, seed)
-    return _report(pair, table, states)
-
-
-def _report(pair: Pair, table: OneTable, states: States) -> Report:
     found = moved(table, states.before, states.after, _bias(pair), pair.checkpoint.config, states.targets)
     saved, flag = HubTable(pair.output).nbytes, flag_of(pair.checkpoint.config)
     flagged = flag.where if flag.tied else None
