@@ -40,12 +40,6 @@ class Buffer(NamedTuple):
     steps: jax.Array
     number: jax.Array
 
-    @classmethod
-    def empty(cls, shapes: PyTree, size: int) -> "Buffer":
-        """Return an empty buffer for `size` records of these shapes."""
-        rows = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
-        return cls(rows, jnp.zeros(size, jnp.int32), jnp.int32(0))
-
     def record(self, due: jax.Array, step: jax.Array, measure: Callable[[], PyTree]) -> "Buffer":
         """Return the buffer with the result of `measure` appended if `due` is true."""
 
@@ -84,7 +78,9 @@ def advance(
 
     def buffer(name: str) -> Buffer:
         shapes = jax.eval_shape(measures[name], keys, members.state, members.cursor, fed_at(members.cursor))
-        return Buffer.empty(shapes, ensemble.records_per_chunk)
+        size = ensemble.records_per_chunk
+        rows = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
+        return Buffer(rows, jnp.zeros(size, jnp.int32), jnp.int32(0))
 
     def change_ties(state: PyTree, number: jax.Array) -> PyTree:
         if ensemble.unrolled:
@@ -191,12 +187,8 @@ class Runner:
         return records
 
 
-class _Placed(NamedTuple):
-    """An ensemble's layout, and the arguments of its chunk on the devices: seed numbers, members, cursor to reach, window."""
-
-    layout: Layout
-    windows: FeedWindows | None
-    arguments: tuple[PyTree, EnsembleState, jax.Array, PyTree]
+# The arguments of a chunk on the devices: seed numbers, members, cursor to reach, window.
+Arguments = tuple[PyTree, EnsembleState, jax.Array, PyTree]
 
 
 def compile_ensemble(
@@ -210,43 +202,46 @@ def compile_ensemble(
         members: the members of these seeds, from `Ensemble.start` or a checkpoint.
         conditions: number of each seed's condition; all 0 by default.
     """
-    placed = _place(ensemble, seeds, members, conditions)
+    layout, windows, arguments = _place(ensemble, seeds, members, conditions)
     platform = jax.default_backend()
     options = {**XLA_OPTIONS.get(platform, {}), **ensemble.xla_options.get(platform, {})}
-    executable = _trace(ensemble, placed).lower().compile(options or None)
-    return Runner(ensemble, placed.layout, placed.arguments[0], executable, placed.windows)
+    executable = _trace(ensemble, layout, arguments).lower().compile(options or None)
+    return Runner(ensemble, layout, arguments[0], executable, windows)
 
 
 def trace_ensemble(
     ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None = None
 ) -> Any:
     """Return the traced chunk (`jax.stages.Traced`), to be lowered for any platform; arguments as in `compile_ensemble`."""
-    return _trace(ensemble, _place(ensemble, seeds, members, conditions))
+    layout, _, arguments = _place(ensemble, seeds, members, conditions)
+    return _trace(ensemble, layout, arguments)
 
 
-def _place(ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None) -> _Placed:
+def _place(
+    ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None
+) -> tuple[Layout, FeedWindows | None, Arguments]:
     layout = Layout.over_all_devices(len(seeds), ensemble.devices, ensemble.members.at_once)
     numbers, windows = seed_numbers(seeds, conditions), None
     if isinstance(ensemble.source, Feed):
         windows = FeedWindows(ensemble.source, layout, list(zip(*(part.tolist() for part in numbers), strict=True)))
     fed = windows.at(int(members.cursor)) if windows else None
     placed = layout.place_members(members, ensemble.unrolled)
-    return _Placed(layout, windows, (layout.place(numbers), placed, jnp.int32(0), fed))
+    return layout, windows, (layout.place(numbers), placed, jnp.int32(0), fed)
 
 
-def _trace(ensemble: Ensemble, placed: _Placed) -> Any:
+def _trace(ensemble: Ensemble, layout: Layout, arguments: Arguments) -> Any:
     by_seed, everywhere = PartitionSpec(SEEDS), PartitionSpec()
-    state_spec = jax.tree.map(lambda leaf: leaf.sharding.spec, placed.arguments[1].state)
+    state_spec = jax.tree.map(lambda leaf: leaf.sharding.spec, arguments[1].state)
     placed_spec = EnsembleState(state_spec, everywhere)  # type: ignore[arg-type]
     buffer_spec = Buffer(PartitionSpec(None, SEEDS), everywhere, everywhere)  # type: ignore[arg-type]
     chunk = jax.shard_map(
-        functools.partial(_advance_blocks, ensemble, placed.layout.blocks),
-        mesh=placed.layout.mesh,
-        in_specs=(by_seed, placed_spec, everywhere, placed.layout.fed_spec),
+        functools.partial(_advance_blocks, ensemble, layout.blocks),
+        mesh=layout.mesh,
+        in_specs=(by_seed, placed_spec, everywhere, layout.fed_spec),
         out_specs=(placed_spec, dict.fromkeys(ensemble.recorders, buffer_spec)),
         check_vma=False,
     )
-    return jax.jit(chunk, donate_argnums=1).trace(*placed.arguments)
+    return jax.jit(chunk, donate_argnums=1).trace(*arguments)
 
 
 def _advance_blocks(

@@ -173,16 +173,14 @@ def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = (
     except Exception as error:
         if jax.process_count() == 1 or isinstance(error, expected):
             raise
+        line, status = "", 1
         if isinstance(error, ProcessGone):
-            line = f"another process of this run has ended ({error}); start all processes again with --resume"
-            print(visible_line(line), file=sys.stderr, flush=True)
-            status = 3
+            line, status = f"another process of this run has ended ({error}); start all processes again with --resume", 3
         elif isinstance(error, OSError) and error.filename is not None:
-            line = f"{error.filename}: {error.strerror}; fix this, then start all processes again with --resume"
+            line, status = f"{error.filename}: {error.strerror}; fix this, then start all processes again with --resume", 4
+        if line:
             print(visible_line(line), file=sys.stderr, flush=True)
-            status = 4
         else:
             traceback.print_exc()
-            status = 1
         # A normal exit would wait for the other processes, which wait for this one.
         os._exit(status)

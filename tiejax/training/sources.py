@@ -51,23 +51,17 @@ class DrawAhead(NamedTuple):
     steps: int
 
 
-class Share(NamedTuple):
-    """The slice of a window that this process reads.
+def share_of(sharding: NamedSharding, seeds: int, parts: int) -> tuple[range, range]:
+    """Return the slice of a window of `seeds` seeds, with rows split into `parts` parts, that this process reads.
 
-    Attributes:
-        seeds: positions in the padded list of seeds.
-        parts: numbers of the row parts.
+    That is, positions in the padded list of seeds, and numbers of the row parts.
     """
-
-    seeds: range
-    parts: range
-
-
-def share_of(sharding: NamedSharding, seeds: int, parts: int) -> Share:
-    """Return the share of this process's devices when `seeds` seeds have rows split into `parts` parts."""
     places = sharding.addressable_devices_indices_map((seeds, 1, parts)).values()
     mine = [(place[0].indices(seeds), place[2].indices(parts)) for place in places if place is not None]
-    return Share(*(range(min(axis[0] for axis in axes), max(axis[1] for axis in axes)) for axes in zip(*mine, strict=True)))
+    own_seeds, own_parts = (
+        range(min(axis[0] for axis in axes), max(axis[1] for axis in axes)) for axes in zip(*mine, strict=True)
+    )
+    return own_seeds, own_parts
 
 
 class FeedWindows:
@@ -76,7 +70,7 @@ class FeedWindows:
     def __init__(self, feed: Feed, layout: Layout, seeds: list[SeedName]) -> None:
         self._feed, self._sharding = feed, NamedSharding(layout.mesh, layout.fed_spec)
         self._seeds, self._parts = layout.pad(seeds), layout.mesh.shape[DATA]
-        self._share = share_of(self._sharding, len(self._seeds), self._parts)
+        self._own_seeds, self._own_parts = share_of(self._sharding, len(self._seeds), self._parts)
         self._windows: dict[int, PyTree] = {}
         self._source: Iterator[PyTree] | None = None
         self._next = 0  # number of the window that `_source` yields next
@@ -94,16 +88,16 @@ class FeedWindows:
         if number in self._windows:
             return
         if self._source is None or number != self._next:
-            seeds = [self._seeds[place] for place in self._share.seeds]
-            self._source = self._feed.open(seeds, self._share.parts, self._parts, number)
+            seeds = [self._seeds[place] for place in self._own_seeds]
+            self._source = self._feed.open(seeds, self._own_parts, self._parts, number)
         self._windows[number] = jax.tree.map(self._placed, next(self._source))
         self._next = number + 1
 
     def _placed(self, leaf: np.ndarray) -> jax.Array:
         """Put this process's share `[seeds, steps, rows, ...]` of a leaf on its devices, as part of the global array."""
-        part_rows = leaf.shape[2] // len(self._share.parts)
+        part_rows = leaf.shape[2] // len(self._own_parts)
         shape = (len(self._seeds), leaf.shape[1], part_rows * self._parts, *leaf.shape[3:])
-        first_seed, first_row = self._share.seeds.start, self._share.parts.start * part_rows
+        first_seed, first_row = self._own_seeds.start, self._own_parts.start * part_rows
 
         def part(index: Any) -> np.ndarray:
             (low, high, _), (first, last, _) = index[0].indices(shape[0]), index[2].indices(shape[2])

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import bits, is_array, is_concrete, is_label, tieable
-from tiejax.tying.lost import call
+from tiejax.tying.leaves import NNX_SUFFIX, bits, is_array, is_concrete, is_label, tieable
 from tiejax.tying.patterns import reached
 from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path, path_name, weighted
 from tiejax.tying.ties import TiesLike, as_ties, resolve, resolve_full, resolve_leaves
@@ -274,3 +274,35 @@ def _with_none(tree: Any, keys: list[str]) -> Any:
     key = next((own for own in tree if str(own) == keys[0]), keys[0])
     inner = _with_none(tree.get(key, {}), keys[1:]) if keys[1:] else None
     return type(tree)({**tree, key: inner})  # type: ignore[call-arg]
+
+
+def call(loss: Callable[..., Any], params: PyTree, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a loss; raise TieError if it changes NNX variables of `params` and does not return their new values.
+
+    Transforms of NNX inside a loss replace the values of all variables that they see, parameters included, by equal ones. If
+    parameters have changed, other variables are therefore taken for changed only if their values differ, or are traced.
+    """
+    nnx: Any = sys.modules.get("flax.nnx")  # a tree of NNX exists only if NNX was imported; others do not change in place
+    if nnx is None:
+        return loss(params, *args, **kwargs)
+    pairs = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    before = [(path_name(path), leaf, leaf.get_raw_value()) for path, leaf in pairs if isinstance(leaf, nnx.Variable)]
+    result = loss(params, *args, **kwargs)
+    changed = [(path, variable, value) for path, variable, value in before if variable.get_raw_value() is not value]
+    returned = {id(leaf) for leaf in jax.tree.leaves(result)}
+    replaced = any(isinstance(variable, nnx.Param) for _, variable, _ in changed)
+    for path, variable, value in changed:
+        now = variable.get_raw_value()
+        if isinstance(variable, nnx.Param) or id(now) in returned or (replaced and _are_equal(now, value)):
+            continue
+        raise TieError(
+            f"the loss changed {path.removesuffix(NNX_SUFFIX)} of a copy of the module, and the change would be lost; tie "
+            "the module itself, with tiejax.nnx.tie(model, ties), or return the changed state from the loss"
+        )
+    return result
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Return whether two values are known to be equal."""
+    traced = any(isinstance(x, jax.core.Tracer) for x in (one, other))
+    return not traced and np.array_equal(bits(one), bits(other))

@@ -21,8 +21,7 @@ import numpy as np
 
 from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_trained
-from tiejax.tying.lost import call
-from tiejax.tying.store import store, view
+from tiejax.tying.store import call, store, view
 from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, scale, state_tie
 from tiejax.tying.ties import TiesLike, resolve_full
 

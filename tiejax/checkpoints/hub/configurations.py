@@ -253,17 +253,15 @@ def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
         if value != needed:
             raise CheckpointError(f"{target}: a {family.title} has {field} {needed}, but the model to save has {value}")
     assert model.max_positions is not None
+    same: dict[str, Any] = {name: getattr(encoder, name) for name in ("layers", "heads", "feed_forward", "activation")}
     return Sizes(
+        **same,
         vocabulary=model.vocabulary,
         width=model.width,
-        layers=encoder.layers,
-        heads=encoder.heads,
-        feed_forward=encoder.feed_forward,
         positions=model.max_positions,
         types=model.token_types,
         embed_in=embed_in,
         embed_out=embed_out,
-        activation=encoder.activation,
         epsilon=encoder.norm_epsilon,
         groups=encoder.layers,
     )
