@@ -8,7 +8,7 @@ from tiejax.checkpoints.hub.architectures import Architecture
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, Tensor, named
 from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, stated, states_of, tied_by, title_of
+from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, stated, states_of, tied_by, title_of, word_of
 from tiejax.checkpoints.hub.locate import (
     called,
     candidates,
@@ -295,15 +295,11 @@ def contradiction(config: dict[str, Any]) -> str | None:
     values = [value for part in levels(config).values() if (value := stated(part)) is not None]
     if len(set(values)) < 2:
         return None
-    top, inner = map(_value, values)
+    top, inner = map(word_of, values)
     return f"{FLAG} is {top} at the top level and {inner} in text_config, and loaders read one or the other"
 
 
 def _set(config: dict[str, Any], tied: bool) -> str:
     """Return the edit that sets the flag wherever a loader may read it."""
     both = " at the top level and in text_config" if len(levels(config)) > 1 else ""
-    return f"set {FLAG} to {_value(tied)}{both} in config.json"
-
-
-def _value(flag: object) -> str:
-    return str(bool(flag)).lower()
+    return f"set {FLAG} to {word_of(tied)}{both} in config.json"

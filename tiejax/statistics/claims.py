@@ -194,13 +194,9 @@ def assess_in_looks(
         for row in rows:
             if row["verdict"] in ("supported", "contradicted"):
                 decided.setdefault(row["id"], row)
-    return [_kept(decided.get(row["id"], row), row) for row in rows]
-
-
-def _kept(row: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
-    if row["look"] == last["look"]:
-        return row
-    return row | {"latest": {name: last[name] for name in ("n", "estimate", "interval")}}
+    latest = {row["id"]: {"latest": {name: row[name] for name in ("n", "estimate", "interval")}} for row in rows}
+    kept = [decided.get(row["id"], row) for row in rows]
+    return [row if row["look"] == looks[-1] else row | latest[row["id"]] for row in kept]
 
 
 class _Decision(NamedTuple):

@@ -86,6 +86,7 @@ class Layered:
     ) -> None:
         self._ties, self._path, self._storage = tuple(ties), optimizer.stack, storage
         self._mesh = Mesh(np.asarray(devices), (DATA,))
+        self._everywhere = NamedSharding(self._mesh, PartitionSpec())
         self._uses, self._rate, self._scanned = optimizer.uses, optimizer.rate, scanned
         # Executables: steps by stack size, scans by stack size and number of steps, losses by stack size and shapes of the
         # batch, moves by stack sizes before and after.
@@ -137,10 +138,6 @@ class Layered:
     def _place_batch(self, batch: Any) -> Any:
         """Put a batch on the devices, with its rows split over them."""
         return jax.device_put(batch, jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), _specs(batch)))
-
-    @property
-    def _everywhere(self) -> NamedSharding:
-        return NamedSharding(self._mesh, PartitionSpec())
 
     def _on_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Map a function of (tree, batch, ...) over the devices, each with its part of the batch's rows."""

@@ -12,7 +12,6 @@ from .layer_ties import Gradient as Gradient
 from .layer_ties import Rule as Rule
 from .layer_ties import Start as Start
 from .layer_ties import choose as choose
-from .layer_ties import choose_resolved as choose_resolved
 from .layer_ties import start_ties as start_ties
 from .layer_ties import wiring as wiring
 from .owner import LayerTies as LayerTies

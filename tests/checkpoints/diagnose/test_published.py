@@ -2,9 +2,7 @@
 
 import pytest
 
-from tiejax.checkpoints.diagnose.relation import OLMO_1B, standing
-
-MARKS = OLMO_1B["least_squares"], OLMO_1B["neighbour_overlap"]
+from tiejax.checkpoints.diagnose.relation import standing
 
 
 @pytest.mark.parametrize(
@@ -22,4 +20,4 @@ MARKS = OLMO_1B["least_squares"], OLMO_1B["neighbour_overlap"]
     ],
 )
 def test_standing(least_squares, overlap, chance, expected):
-    assert standing(least_squares, overlap, *MARKS, chance) == expected
+    assert standing(least_squares, overlap, chance) == expected

@@ -1,6 +1,5 @@
 """Similarity of the input and output tables of an untied checkpoint, overall and by token."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
     overlap = _overlap(first, second, options, progress)
     if as_is is not None:
         arrays["cosine_as_is"] = as_is
-    correlations, marks = arrays["canonical"], OLMO_1B
+    correlations = arrays["canonical"]
     lowest = min((score for score in least_squares.values() if score is not None), default=None)
     return {
         "alignment": {
@@ -62,10 +61,8 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
             "number": len(correlations),
             "largest_by_chance": largest_chance(rows, *widths),
         },
-        "published": marks,
-        "standing": standing(
-            lowest, overlap.estimate, marks["least_squares"], marks["neighbour_overlap"], max(chance.values())
-        ),
+        "published": OLMO_1B,
+        "standing": standing(lowest, overlap.estimate, max(chance.values())),
     }, arrays
 
 
@@ -139,20 +136,15 @@ def extreme_tokens(arrays: Arrays, ranked: Ranked, tokens: Tokens | None) -> dic
     return {"apart": [row(place) for place in order[:shown]], "near": [row(place) for place in order[::-1][:shown]]}
 
 
-def standing(
-    least_squares: float | None,
-    overlap: float,
-    least_squares_marks: Mapping[str, float],
-    overlap_marks: Mapping[str, float],
-    chance: float,
-) -> str:
-    """Classify the similarity of two tables by published values (marks): `near`, `between` or `apart`.
+def standing(least_squares: float | None, overlap: float, chance: float) -> str:
+    """Classify the similarity of two tables by published values (`OLMO_1B`): `near`, `between` or `apart`.
 
     near: both scores reach the upper mark (of a tied table and the output table of its untied counterpart). apart: both are
     below the lower mark (of the input table). between: anything else. The least-squares score is ignored if its chance level
     reaches the lower mark, since any two tables would pass it.
     """
-    upper, lower = [overlap >= overlap_marks["output"]], [overlap < overlap_marks["input"]]
+    marks, least_squares_marks = OLMO_1B["neighbour_overlap"], OLMO_1B["least_squares"]
+    upper, lower = [overlap >= marks["output"]], [overlap < marks["input"]]
     if least_squares is not None and chance < least_squares_marks["input"]:
         upper.append(least_squares >= least_squares_marks["output"])
         lower.append(least_squares < least_squares_marks["input"])

@@ -8,7 +8,7 @@ import numpy as np
 
 from tiejax.checkpoints.diagnose.options import Options
 from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
-from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
+from tiejax.checkpoints.hub.checkpoint import Checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.families import Flag, flag_of, notes_of, predicts, text_part, title_of
 from tiejax.checkpoints.hub.locate import bias_of, candidates, check_whole, form_of_tables, locate, shown, unknown
@@ -49,8 +49,8 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
         check_whole(checkpoint)
     config, notes = checkpoint.config, notes_of(checkpoint.config)
     architecture = architecture_of(config)
-    name = input_table or _name(locate(checkpoint, architecture, "input"))
-    other = output_table or _name(locate(checkpoint, architecture, "output"))
+    name = input_table or getattr(locate(checkpoint, architecture, "input"), "name", None)
+    other = output_table or getattr(locate(checkpoint, architecture, "output"), "name", None)
     if name is None and other is not None and output_table is None:
         name, notes = other, (*notes, ONLY_OUTPUT)
     if name is None:
@@ -66,25 +66,12 @@ def find_tables(checkpoint: Checkpoint, input_table: str | None = None, output_t
         notes += (f"The output table has {more:,} more rows than the input table, for padding, which are ignored.",)
         second = second.cut(first.shape[0])
     if second is not None and second.shape[0] != first.shape[0]:
-        raise _other_rows(first, second)
+        shapes = f"{list(second.tensor.shape)}, that of the input table {first.name} is {list(first.tensor.shape)}"
+        needed = "both need one row per token: name the right tensors with "
+        raise CheckpointError(OUTPUT, f" {second.name}: the shape is {shapes}; {needed}", INPUT, " and ", OUTPUT)
     heads = [second.name] if second else list(architecture.output) if architecture else []
     bias = bias_of(checkpoint, heads, first.shape[0])
     return Tables(title_of(config), first, second, bias, flag_of(config), predicts(config), notes, form)
-
-
-def _name(tensor: Tensor | None) -> str | None:
-    return None if tensor is None else tensor.name
-
-
-def _other_rows(first: HubTable, second: HubTable) -> CheckpointError:
-    return CheckpointError(
-        OUTPUT,
-        f" {second.name}: the shape is {list(second.tensor.shape)}, that of the input table {first.name} is "
-        f"{list(first.tensor.shape)}; both need one row per token: name the right tensors with ",
-        INPUT,
-        " and ",
-        OUTPUT,
-    )
 
 
 def _no_input(checkpoint: Checkpoint, architecture: Architecture | None) -> CheckpointError:
