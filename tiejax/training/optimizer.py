@@ -94,10 +94,7 @@ def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
 def matrices(params: optax.Params) -> optax.Params:
     """Return for each leaf whether it is a matrix, judged by its name, since biases of stacked layers have two axes too."""
 
-    def is_matrix(path: tuple[jax.tree_util.DictKey, ...], leaf: jax.Array) -> bool:
-        return path[-1].key not in ("bias", "scale")
-
-    return jax.tree_util.tree_map_with_path(is_matrix, params)
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: path[-1].key not in ("bias", "scale"), params)
 
 
 def leaves_at(tree: Any, paths: Sequence[str]) -> Any:

@@ -48,9 +48,9 @@ def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
 def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
     """Apply an action of the agent: `layer` becomes a copy of the earlier layer `choice`, or independent if they are equal.
 
-    Under the rule `resolved`, owners change as in `choose_owner`, and the agent observes the owners. A layer that started frozen
-    trains once the agent has chosen for it. A layer that started independent but was observed as a copy is observed as a copy
-    until then.
+    Under the rule `resolved`, owners change as in `choose_owner`, and the agent observes the owners. A layer that started
+    frozen trains once the agent has chosen for it. A layer that started independent but was observed as a copy is observed as a
+    copy until then.
 
     Args:
         ties: The current ties.
