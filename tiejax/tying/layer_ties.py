@@ -42,7 +42,7 @@ def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
         return LayerTies(untied, untied == 0, all_first)
     if start == "told-tied":
         return LayerTies(untied, every, all_first)
-    return published_rule.start_tied(layers) if rule == "published" else LayerTies(all_first, every, all_first)
+    return LayerTies(all_first, untied == 0 if rule == "published" else every, all_first)
 
 
 def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
