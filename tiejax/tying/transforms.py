@@ -40,14 +40,14 @@ class Transform(NamedTuple):
         shape: Maps the array's shape.
         inverse: The name of the inverse.
         axes: The smallest number of axes of an array that can be transformed.
-        partition: Maps the entries of a PartitionSpec, at least `axes` of them.
+        partition: Maps the entries of a PartitionSpec, at least `axes` of them; None if a partition cannot be mapped.
     """
 
     apply: Callable[[Any], Any]
     shape: Callable[[Shape], Shape]
     inverse: TransformName
     axes: int
-    partition: Callable[[Axes], Axes]
+    partition: Callable[[Axes], Axes] | None = None
 
 
 def _swap_last_two(axes: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -78,7 +78,7 @@ class Named:
     def partition(self, axes: Axes) -> Axes | None:
         """Map the entries of a PartitionSpec."""
         transform = TRANSFORMS[self.name]
-        return None if len(axes) < transform.axes else transform.partition(axes)
+        return None if transform.partition is None or len(axes) < transform.axes else transform.partition(axes)
 
 
 @dataclasses.dataclass(frozen=True)
