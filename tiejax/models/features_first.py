@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from tiejax.models.initializers import default_dtype, uniform
+from tiejax.models.layers import default_dtype, uniform
 
 SMALL_TABLE = 64
 

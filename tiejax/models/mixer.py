@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from tiejax.models import features_first
-from tiejax.models.dropout import Dropout
-from tiejax.models.initializers import layer_norm
+from tiejax.models.layers import Dropout, layer_norm
 from tiejax.models.transformer import ACTIVATIONS
 
 

@@ -12,8 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
 from tiejax.models import lora
 from tiejax.models.attention import attend
-from tiejax.models.dropout import Dropout
-from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm, linear, uniform
+from tiejax.models.layers import LAYER_NORM_EPSILON, Dense, Dropout, default_dtype, layer_norm, linear, uniform
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": lambda x: 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5))),  # exact; jax.nn.gelu's erfc is slower on a CPU
@@ -254,23 +253,8 @@ class Transformer(nn.Module):
 
     def _layer(self) -> EncoderLayer:
         """Return a layer module, to be applied to the weights of any layer."""
-        return EncoderLayer(
-            width=self.width,
-            heads=self.heads,
-            feed_forward=self.feed_forward,
-            activation=self.activation,
-            dropout=self.dropout,
-            norm_first=self.norm_first,
-            causal=self.causal,
-            kernel_std=self.kernel_std,
-            residual_std=self.residual_std,
-            hidden_dropout=self.hidden_dropout,
-            attention_dropout=self.attention_dropout,
-            norm_epsilon=self.norm_epsilon,
-            dtype=self.dtype,
-            parent=None,
-            name="layer",
-        )
+        shared = {name: getattr(self, name) for name in EncoderLayer.__dataclass_fields__ if name not in ("parent", "name")}
+        return EncoderLayer(**shared, parent=None, name="layer")
 
     def _stack(self, x: Float[Array, "batch length width"]) -> Any:
         """Return the weights of the layers, every leaf [stack_size, ...]: the given weights, or initial ones."""

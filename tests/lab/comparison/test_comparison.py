@@ -24,8 +24,8 @@ from tiejax.lab.runs import environment, launch
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import with_defaults
 from tiejax.statistics.claims import Claim
-from tiejax.training.example_feed import ExampleFeed
 from tiejax.training.keys import stream
+from tiejax.training.sources import ExampleFeed
 
 
 @pytest.fixture(autouse=True)

@@ -103,7 +103,7 @@ def layers(corpus, precision, **how):
         tying.LayerTies(owner, np.ones(LAYERS, bool), owner), settings.storage, settings.gradient, settings.ties
     )
     batch = BlockBatch(np.ones((2, 6), np.uint16), np.ones(2, np.float32), jax.random.key(0))
-    return layered.trace_step(layered.start(jax.random.key(0), owner), batch, jax.random.key(0), wiring)
+    return layered.trace_shapes(owner, batch, wiring)
 
 
 def agent(corpus, precision):

@@ -5,16 +5,13 @@ from typing import Any
 import numpy as np
 
 from tiejax.checkpoints.diagnose.options import Options
-from tiejax.checkpoints.diagnose.progress import Progress, counted
-from tiejax.checkpoints.diagnose.tables import Tables
-from tiejax.checkpoints.diagnose.token_ranks import Ranked
+from tiejax.checkpoints.diagnose.tables import Progress, Ranked, Tables, counted
 from tiejax.checkpoints.hub.reading import check_memory
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.hub.tokens import Tokens, text_of
 from tiejax.geometry import alignment
-from tiejax.geometry.canonical_correlations import correlations_of, largest_chance
 from tiejax.geometry.cross_products import cross_products
-from tiejax.geometry.linear_maps import Maps, maps_between, whitening
+from tiejax.geometry.linear_maps import Maps, correlations_of, largest_chance, maps_between, whitening
 from tiejax.geometry.neighbours import Overlap, neighbour_overlap, query_blocks
 
 SCORED = 65_536  # sampled tokens on which alignments are scored; the maps are fitted to all tokens
@@ -22,14 +19,14 @@ FREQUENT = 10_000  # the most frequent tokens, among which the extreme ones are 
 MAP_BYTES = 80  # of the matrices between columns of the two tables, for each pair of columns, by measurement
 SHOWN = 20  # tokens in each list
 MAPS = "maps between the tables"  # a phase of progress; takes most of a minute for the widest tables
+
+Arrays = dict[str, np.ndarray]  # by their names in metrics.npz
 # OLMo-1B: similarity of the untied model's output and input tables to the tied model's table (A. Lopardo et al. 2026,
 # arXiv:2603.26663).
-PUBLISHED = {
+OLMO_1B = {
     "least_squares": {"output": 0.719, "input": 0.525},
     "neighbour_overlap": {"output": 0.733, "input": 0.496},
 }
-
-Arrays = dict[str, np.ndarray]  # by their names in metrics.npz
 
 
 def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress: Progress) -> tuple[dict[str, Any], Arrays]:
@@ -64,7 +61,7 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
             "number": len(correlations),
             "largest_by_chance": largest_chance(rows, *widths),
         },
-        "published": PUBLISHED,
+        "published": OLMO_1B,
         "standing": standing(lowest, overlap.estimate, max(chance.values())),
     }, arrays
 
@@ -77,11 +74,11 @@ def standing(least_squares: float | None, overlap: float, chance: float) -> str:
     reaches the lower value, since any two tables would pass it.
     """
     scores = {"neighbour_overlap": overlap}
-    if least_squares is not None and chance < PUBLISHED["least_squares"]["input"]:
+    if least_squares is not None and chance < OLMO_1B["least_squares"]["input"]:
         scores["least_squares"] = least_squares
-    if all(score >= PUBLISHED[name]["output"] for name, score in scores.items()):
+    if all(score >= OLMO_1B[name]["output"] for name, score in scores.items()):
         return "near"
-    return "apart" if all(score < PUBLISHED[name]["input"] for name, score in scores.items()) else "between"
+    return "apart" if all(score < OLMO_1B[name]["input"] for name, score in scores.items()) else "between"
 
 
 def _mapped(first: HubTable, second: HubTable, seed: int, progress: Progress) -> Arrays:

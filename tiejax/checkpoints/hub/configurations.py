@@ -13,7 +13,7 @@ from tiejax.checkpoints.hub import parameter_names
 from tiejax.checkpoints.hub.checkpoint import CONFIG, Checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.parameter_names import Names
-from tiejax.models import bert
+from tiejax.models import bert, gpt2
 from tiejax.models.language_model import LanguageModel
 from tiejax.models.shapes import Shape
 from tiejax.models.transformer import Transformer
@@ -85,18 +85,20 @@ _KEYS: dict[str, tuple[str, Any, str]] = {
     "activation": ("hidden_act", "gelu", ""),
     "epsilon": ("layer_norm_eps", 1e-12, ""),
 }
+
+
+def _with_defaults(**defaults: Any) -> dict[str, tuple[str, Any, str]]:
+    """Return the keys of BERT with other defaults."""
+    return _KEYS | {field: (_KEYS[field][0], default, "") for field, default in defaults.items()}
+
+
 BERT = Family("BERT", "bert", parameter_names.BERT, _KEYS, ("BertModel", "BertForMaskedLM"))
 REMBERT = Family(
     "RemBERT",
     "rembert",
     parameter_names.REMBERT,
     {
-        **_KEYS,
-        "vocabulary": ("vocab_size", 250_300, ""),
-        "width": ("hidden_size", 1152, ""),
-        "layers": ("num_hidden_layers", 32, ""),
-        "heads": ("num_attention_heads", 18, ""),
-        "feed_forward": ("intermediate_size", 4608, ""),
+        **_with_defaults(vocabulary=250_300, width=1152, layers=32, heads=18, feed_forward=4608),
         "embed_in": ("input_embedding_size", 256, ""),
         "embed_out": ("output_embedding_size", 1664, ""),
     },
@@ -107,13 +109,8 @@ ALBERT = Family(
     "albert",
     parameter_names.ALBERT,
     {
-        **_KEYS,
-        "vocabulary": ("vocab_size", 30_000, ""),
-        "width": ("hidden_size", 4096, ""),
-        "heads": ("num_attention_heads", 64, ""),
-        "feed_forward": ("intermediate_size", 16_384, ""),
+        **_with_defaults(vocabulary=30_000, width=4096, heads=64, feed_forward=16_384, activation="gelu_new"),
         "embed_in": ("embedding_size", 128, ""),
-        "activation": ("hidden_act", "gelu_new", ""),
         "groups": ("num_hidden_groups", 1, ""),
     },
     ("AlbertModel", "AlbertForMaskedLM"),
@@ -153,7 +150,10 @@ def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
     for key, only in ONLY.items():
         if config.get(key) is not None and config[key] != only:
             raise CheckpointError(f"{file}: {key} is {config[key]}; only {only} is supported")
-    values = {field: _value(config, key, other, default) for field, (key, default, other) in family.keys.items()}
+    values = {
+        field: config[key] if key in config else config.get(other, default)
+        for field, (key, default, other) in family.keys.items()
+    }
     width = values["width"]
     if "feed_forward" in values and values["feed_forward"] is None and isinstance(width, int):
         values["feed_forward"] = 4 * width
@@ -168,10 +168,6 @@ def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
     if problem:
         raise CheckpointError(f"{file}: {problem}")
     return sizes
-
-
-def _value(config: Mapping[str, Any], key: str, other: str, default: Any) -> Any:
-    return config[key] if key in config else config.get(other, default)
 
 
 def _checked(field: str, value: Any, key: str, file: Path) -> Any:
@@ -196,7 +192,9 @@ def _shape(sizes: Sizes) -> Shape:
 def build(sizes: Sizes, family: Family, dropout: float) -> LanguageModel:
     """Build the model of these sizes. dropout: rate in training; the configuration's value is ignored."""
     if family.causal:
-        return _gpt2(sizes, dropout)
+        parts = sizes.vocabulary, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward, sizes.positions, sizes.activation
+        model = gpt2.build(*parts, dropout)
+        return model.clone(encoder=model.encoder.clone(rematerialise=False, norm_epsilon=sizes.epsilon, parent=None))
     assert sizes.types is not None
     model = bert.build(_shape(sizes), sizes.vocabulary, sizes.positions, sizes.types, dropout)
     encoder = model.encoder.clone(
@@ -207,32 +205,6 @@ def build(sizes: Sizes, family: Family, dropout: float) -> LanguageModel:
         head_activation=sizes.activation,
         norm_epsilon=sizes.epsilon,
         projected=parameter_names.PROJECTION in family.names.modules,
-    )
-
-
-def _gpt2(sizes: Sizes, dropout: float) -> LanguageModel:
-    encoder = Transformer(
-        layers=sizes.layers,
-        width=sizes.width,
-        heads=sizes.heads,
-        feed_forward=sizes.feed_forward,
-        activation=sizes.activation,
-        dropout=dropout,
-        identical_layers=False,
-        norm_first=True,
-        causal=True,
-        kernel_std=bert.STD,
-        residual_std=bert.STD / (2 * sizes.layers) ** 0.5,
-        hidden_dropout=False,
-        norm_epsilon=sizes.epsilon,
-    )
-    return LanguageModel(
-        sizes.vocabulary,
-        sizes.width,
-        encoder,
-        embedding_std=bert.STD,
-        max_positions=sizes.positions,
-        embedding_dropout=dropout,
     )
 
 
@@ -281,17 +253,15 @@ def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
         if value != needed:
             raise CheckpointError(f"{target}: a {family.title} has {field} {needed}, but the model to save has {value}")
     assert model.max_positions is not None
+    same: dict[str, Any] = {name: getattr(encoder, name) for name in ("layers", "heads", "feed_forward", "activation")}
     return Sizes(
+        **same,
         vocabulary=model.vocabulary,
         width=model.width,
-        layers=encoder.layers,
-        heads=encoder.heads,
-        feed_forward=encoder.feed_forward,
         positions=model.max_positions,
         types=model.token_types,
         embed_in=embed_in,
         embed_out=embed_out,
-        activation=encoder.activation,
         epsilon=encoder.norm_epsilon,
         groups=encoder.layers,
     )
@@ -327,9 +297,6 @@ def configuration(sizes: Sizes, family: Family, old: Sizes | None, config: Mappi
         value = getattr(sizes, field)
         if old is None or getattr(old, field) != value:
             name = other if other in config and key not in config else key
-            changed[name] = _spelt(value) if field == "activation" else value
+            theirs = (theirs for theirs, ours in ACTIVATIONS.items() if ours == value)
+            changed[name] = next(theirs) if field == "activation" else value
     return {**config, "model_type": family.type, **changed}
-
-
-def _spelt(activation: str) -> str:
-    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == activation)

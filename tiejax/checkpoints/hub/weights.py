@@ -165,7 +165,12 @@ def save(
     if PROJECTION in family.names.modules:
         flat = _identity(sizes.width, flat[TABLE].dtype) | flat
     tensors = _written(flat, family, _numbers(layers, groups), tied, head, origin)
-    config = _configuration(model, sizes, family, tied, head, tokenizer, origin)
+    old, config = (origin.sizes, dict(origin.config)) if origin else (None, configurations.new(model, family, tokenizer))
+    if origin is None or (predicts(config) and not head):
+        config["architectures"] = [family.classes[head]]
+    if origin is None or (head and family.names.ties and flag_of(config).tied != tied):
+        config[FLAG] = tied
+    config = configurations.configuration(sizes, family, old, config)
     same_dtypes = origin is not None and all(one.dtype == origin.dtypes.get(one.name, one.dtype) for one in tensors)
     if not same_dtypes:
         config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": tensors[0].dtype.name}
@@ -280,24 +285,3 @@ def _names(slot: Slot, family: Family, tied: bool, known: Mapping[str, np.dtype]
     if slot.path == OUTPUT_BIAS and not (tied and names):
         return list(slot.names)  # for an untied model, the transformers library stores two biases and adds the first
     return names or list(slot.names[:1])
-
-
-def _configuration(
-    model: LanguageModel,
-    sizes: Sizes,
-    family: Family,
-    tied: bool,
-    head: bool,
-    tokenizer: tokenizers.Tokenizer | None,
-    origin: Origin | None,
-) -> dict[str, Any]:
-    """Return the configuration to write: that of the origin with changes, or a new one."""
-    if origin is None:
-        old, config = None, configurations.new(model, family, tokenizer)
-    else:
-        old, config = origin.sizes, dict(origin.config)
-    if origin is None or (predicts(config) and not head):
-        config["architectures"] = [family.classes[head]]
-    if origin is None or (head and family.names.ties and flag_of(config).tied != tied):
-        config[FLAG] = tied
-    return configurations.configuration(sizes, family, old, config)

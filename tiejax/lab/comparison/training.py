@@ -18,7 +18,7 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, agreed, looks_done, next_seeds, parts_begun
 from tiejax.lab.runs.rates import Tried, choose_rate
 from tiejax.lab.runs.stages import Stages
-from tiejax.training.state_arrays import from_arrays, to_arrays
+from tiejax.training.checkpoint import from_arrays, to_arrays
 from tiejax.training.step import TrainState
 
 PyTree = Any

@@ -20,7 +20,7 @@ from tiejax.lab.studies.causal_untying import plan, text
 from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
 from tiejax.lab.studies.causal_untying.tables import EXPLORED
 from tiejax.lab.studies.causal_untying.train import Recipe
-from tiejax.training.state_arrays import from_arrays, to_arrays
+from tiejax.training.checkpoint import from_arrays, to_arrays
 
 pytestmark = pytest.mark.slow
 SCRIPT = EXPERIMENTS / "causal_untying.py"

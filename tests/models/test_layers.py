@@ -10,7 +10,7 @@ import published
 import pytest
 from scipy import stats
 
-from tiejax.models.initializers import Dense, default_dtype
+from tiejax.models.layers import Dense, default_dtype
 
 # Expected distributions by the last parts of a leaf's path, with width 6 and all other sizes different:
 # a number is the bound of a uniform distribution, "normal" is N(0, 1), "zero" and "one" are constants.
