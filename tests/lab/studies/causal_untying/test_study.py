@@ -262,14 +262,17 @@ def test_killed_and_resumed_anywhere(run, data):
 
 
 def test_a_missing_state_is_named(data):
-    """Killed after the parent's first segment, whose state is then removed."""
+    """Killed after the first segment of the parent, whose state is then removed, with what a child has made of it."""
     out = data / "missing"
     process = start(*arguments(data, "--out", out), script=SCRIPT)
     wait_until(lambda: list((out / "finished").glob("tied.0.*.npz")), process)
     process.kill()
     end(process)
-    (state,) = (out / "states").glob("tied.0.*.npz")
-    state.unlink()
+    (parent,) = (out / "finished").glob("tied.0.*.npz")
+    state = out / "states" / parent.name
+    state.unlink(missing_ok=True)
+    for child in (out / "finished").glob("untie-*.npz"):
+        child.unlink()
     ended = end(start(*arguments(data, "--out", out, "--resume"), script=SCRIPT))
     assert ended.status == 2
     assert f"{state} is missing, from which other stages continue" in ended.err
