@@ -141,7 +141,7 @@ def check_gate(settings: Settings, text: Text, tried: dict[Class, Tried], consol
 
 
 def threshold_of(trainer: Trainer, tried: dict[Class, Tried]) -> float | None:
-    """Return the threshold of the untie that follows from gradients; None without such models."""
+    """Return the threshold of untying by gradients; None without such models."""
     settings = trainer.recipe.settings
     if not settings.explore or settings.trigger is not None or not tried:
         return settings.trigger

@@ -13,7 +13,7 @@ relative distance. A claim's id is `claim/part`, where the part names the table,
     tying-costs                          tying costs cross-entropy: where a pair violates DH, or where both pairs obey it
     tying-free                           tying costs less than the margin: where no pair violates DH
     solved, solve-time                   how many models solve the task, and when
-    output-gap/ARM                       the output distance in solved models is above the theory's bound in the mean
+    output-gap/ARM                       the output distance in solved models is above the theory's bound on average
 
 The task decides which of them apply, and their sign: DH holds for a pair whose spellings are equally likely (`holding`) and
 fails for the others (`violating`). Where no pair violates DH, tying is claimed to help: more tied models solve the task, and
