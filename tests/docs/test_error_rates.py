@@ -1,25 +1,22 @@
 """Simulated studies without an effect: the share with a false verdict, on few studies, and that the simulation can find one."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from docs.results.markers import render
-from experiments import simulated_studies
-from experiments.simulated_studies import Setting, false_verdicts, first_seeds, flipped_records, means, upper_bound
+from experiments import error_rates
+from experiments.error_rates import Setting, false_verdicts, first_seeds, flipped_records, means, upper_bound
 from tiejax.statistics.claims import Claim, assess_in_looks
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "error_rates.py"
 STUDIES = 200
 # More of 200 studies than this have a false verdict with probability 1e-4, if a study has one with probability .05.
 MOST = int(stats.binom.isf(1e-4, STUDIES, 0.05))
 SMALL = [
     setting
-    for setting in simulated_studies.settings()
+    for setting in error_rates.settings()
     if setting.assumed and (setting.seeds[-1] <= 16 or setting.name.startswith("proportions"))
 ]
 
@@ -53,7 +50,7 @@ def test_looks_are_those_of_assess_in_looks():
     for _ in range(30):
         claims = draw(rng, 2, looks[-1])
         rows = assess_in_looks(lambda seeds, claims=claims: [first_seeds(claim, seeds) for claim in claims], looks)
-        decided = [row["look"] for row in rows if row["verdict"] in simulated_studies.DECIDED]
+        decided = [row["look"] for row in rows if row["verdict"] in error_rates.DECIDED]
         expected, at = expected + bool(decided), at | set(decided)
     assert count == expected
     assert 0 < count < 30
@@ -84,20 +81,13 @@ def test_records_are_flipped_by_seed():
     np.testing.assert_array_equal(*signs)
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("error_rates_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_script_writes_tables_that_pages_render(tmp_path, monkeypatch, capsys):
-    found, out = script(), tmp_path / "error_rates.json"
+    out = tmp_path / "error_rates.json"
     few = [Setting("normal", means(lambda rng, seeds: rng.normal(size=seeds)), (6,), claims=1)]
     few.append(Setting("skewed", means(lambda rng, seeds: rng.exponential(size=seeds) - 1), (6,), 1, assumed=False))
-    monkeypatch.setattr(simulated_studies, "settings", lambda: iter(few))
+    monkeypatch.setattr(error_rates, "settings", lambda: iter(few))
     monkeypatch.setattr("sys.argv", ["error_rates.py", "--studies", "20", "--out", str(out)])
-    found.main()
+    error_rates.main()
 
     run = tmp_path / "finished"
     run.mkdir()
@@ -107,7 +97,7 @@ def test_script_writes_tables_that_pages_render(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         "sys.argv", ["error_rates.py", "--studies", "20", "--out", str(out), "--records", str(run / "results.json")]
     )
-    found.main()
+    error_rates.main()
 
     rows = json.loads(out.read_text())["rows"]
     assert [(row["name"], row["seeds"], row["claims"]) for row in rows] == [
@@ -115,7 +105,7 @@ def test_script_writes_tables_that_pages_render(tmp_path, monkeypatch, capsys):
         ("skewed", [6], 1),
         ("records of finished, arms exchanged in random seeds", [12], 2),
     ]
-    page = render(f"<!-- table: error_rates.json {found.TITLE} -->\n<!-- end of table -->", tmp_path)
+    page = render(f"<!-- table: error_rates.json {error_rates.TITLE} -->\n<!-- end of table -->", tmp_path)
     lines = page.splitlines()[1:-1]
     assert [line.split(" | ")[0] for line in lines] == ["| differences", "| ---", "| normal", f"| {rows[2]['name']}"]
     assert f"| {rows[0]['share']:.1%}".replace("%", " %") in lines[2]
@@ -126,6 +116,6 @@ def test_runs_without_differences_are_refused(tmp_path, monkeypatch, capsys):
     (tmp_path / "results.json").write_text(json.dumps({"claims": [{"id": "x"}]}))
     monkeypatch.setattr("sys.argv", ["error_rates.py", "--records", str(tmp_path / "results.json")])
     with pytest.raises(SystemExit) as ended:
-        script().main()
+        error_rates.main()
     assert ended.value.code == 2
     assert "--records" in capsys.readouterr().err

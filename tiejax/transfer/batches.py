@@ -8,7 +8,7 @@ import grain
 import numpy as np
 
 from tiejax.text.packing import Packing, lay_out, one_per_row, pack
-from tiejax.training.example_feed import stacked
+from tiejax.training.sources import stacked
 from tiejax.transfer.encoding import NO_LABEL, Encoded
 
 ROWS_TRIED, ROWS_SPARE = 1000, 2

@@ -28,7 +28,8 @@ def lengths(final):
 
 def test_run_writes_the_documented_files(tmp_path, capsys):
     out, results, metrics = run(tmp_path, "--seeds", "[7,3]")
-    assert capsys.readouterr().out == f"report: {out / 'report.html'}\n"
+    said = "warning: --seeds: 2 seeds cannot decide any claim; that takes at least 6"
+    assert capsys.readouterr().out == f"{said}\nreport: {out / 'report.html'}\n"
     names = {path.name for path in out.iterdir()} - {".lock"}
     written = {"report.html", "results.json", "metrics.npz", "run.json", "config.yaml", "environment.json"}
     assert names == written | {"figures", "checkpoints"}
