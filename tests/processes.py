@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tiejax.lab.runs.launch import open_study
+from tiejax.lab.runs.entry import open_study
 from tiejax.lab.settings.study import Study
 from tiejax.lab.studies.exor.settings import STUDY
 

@@ -114,7 +114,7 @@ def _inverse(matrix: np.ndarray) -> np.ndarray:
     return linalg.lapack.dgetri(factors, pivots, lwork=64 * len(matrix), overwrite_lu=1)[0]
 
 
-def canonical_correlations(first: Table, second: Table) -> Float[np.ndarray, "min_width"]:
+def canonical_correlations(first: Table, second: Table) -> Float[np.ndarray, " min_width"]:
     """Return the canonical correlations of two tables, in descending order, in [0, 1].
 
     These are the singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2) for tables centred on their means; there are as many as
@@ -127,7 +127,7 @@ def canonical_correlations(first: Table, second: Table) -> Float[np.ndarray, "mi
 
 def correlations_of(
     products: CrossProducts, bases: tuple[Float[np.ndarray, "source source_rank"], Float[np.ndarray, "target target_rank"]]
-) -> Float[np.ndarray, "min_width"]:
+) -> Float[np.ndarray, " min_width"]:
     """Return the canonical correlations of two tables from their cross-products; bases: `whitening` of both Gram matrices."""
     whitened = bases[0].T @ products.cross @ bases[1]
     if whitened.shape[0] < whitened.shape[1]:

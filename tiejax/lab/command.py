@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from tiejax.lab.commands.studies import STUDIES, load
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.settings import completion
 from tiejax.lab.settings.command_line import STATUS, BadInput, CommandLine, nearest, run_main
 from tiejax.lab.settings.study import Study
@@ -71,7 +71,7 @@ def start(argv: Sequence[str]) -> int:
         raise BadInput(f"unknown command '{cut(argv[0])}'{hint}")
     sys.argv = [f"tiejax {name}", *rest]  # the name of the program in messages
     command = COMMANDS[name].load()
-    return launch.main(command, rest) if isinstance(command, Study) else command.main(rest)
+    return entry.main(command, rest) if isinstance(command, Study) else command.main(rest)
 
 
 def overview() -> str:

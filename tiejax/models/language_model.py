@@ -130,11 +130,11 @@ class LanguageModel(nn.Module):
     def encode(
         self,
         tokens: Int[Array, "batch length"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
-        owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
-        sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
+        owner: Int32[Array, " layers"] | Int32[np.ndarray, " layers"] | None = None,
+        sends: Bool[Array, " layers"] | Bool[np.ndarray, " layers"] | None = None,
         token_types: Int[Array, "batch length"] | None = None,
         every_layer: bool = False,
     ) -> Float[Array, "*places width"]:
@@ -157,11 +157,11 @@ class LanguageModel(nn.Module):
     def __call__(
         self,
         tokens: Int[Array, "batch length"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
-        owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
-        sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
+        owner: Int32[Array, " layers"] | Int32[np.ndarray, " layers"] | None = None,
+        sends: Bool[Array, " layers"] | Bool[np.ndarray, " layers"] | None = None,
         token_types: Int[Array, "batch length"] | None = None,
     ) -> Float[Array, "batch *length vocabulary"]:
         """Return the logits at one `position` of each sequence, or at every position."""

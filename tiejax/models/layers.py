@@ -41,7 +41,7 @@ class LayerNorm(nn.Module):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def normalise(
-    x: Float[Array, "*shape"], scale: Float[Array, "size"], bias: Float[Array, "size"], axis: int, epsilon: float
+    x: Float[Array, "*shape"], scale: Float[Array, " size"], bias: Float[Array, " size"], axis: int, epsilon: float
 ) -> Float[Array, "*shape"]:
     """Return x normalised over one axis, scaled and shifted, in float32 or wider.
 

@@ -67,7 +67,7 @@ def adapted(weights: PyTree, adaptation: PyTree) -> PyTree:
     return jax.tree.map(changed, weights, adaptation)
 
 
-def from_layers(stack: PyTree, owner: Int32[np.ndarray, "layers"], rank: int) -> tuple[PyTree, PyTree]:
+def from_layers(stack: PyTree, owner: Int32[np.ndarray, " layers"], rank: int) -> tuple[PyTree, PyTree]:
     """Return the means of the layers that will share weights, and the adaptation closest to the differences from the means.
 
     A_i B_i is the truncated singular value decomposition of the difference W_i - mean, U_r S_r^{1/2} and S_r^{1/2} V_r^T, the

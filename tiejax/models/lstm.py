@@ -56,7 +56,7 @@ class BidirectionalLSTM(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch length width"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "batch *length width"]:
         """Return the encoded sequences or, given `position`, only their states there."""

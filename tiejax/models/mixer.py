@@ -23,7 +23,7 @@ class MixerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "width length batch"], position: Int[Array, "batch"] | None, deterministic: bool
+        self, x: Float[Array, "width length batch"], position: Int[Array, " batch"] | None, deterministic: bool
     ) -> Float[Array, "width *length batch"]:
         """Return the layer's output at every position, or at one `position` of each sequence."""
 
@@ -64,7 +64,7 @@ class Mixer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch length width"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "batch *length width"]:
         """Return the encoded sequences or, given `position`, only their states there; the last layer computes no others."""

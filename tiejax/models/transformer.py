@@ -54,7 +54,7 @@ class EncoderLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch length width"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
         scale: Float[Array, ""] | None = None,
@@ -129,7 +129,7 @@ def scaled(update: jax.Array, scale: jax.Array | None) -> jax.Array:
 
 
 def visible(
-    length: int, position: Int[Array, "batch"] | None, segments: Integer[Array, "batch length"] | None, causal: bool
+    length: int, position: Int[Array, " batch"] | None, segments: Integer[Array, "batch length"] | None, causal: bool
 ) -> Bool[Array, "#batch 1 queries length"] | None:
     """Return a mask of the positions that each query sees, or None if it sees all; arguments as in `EncoderLayer`.
 
@@ -208,9 +208,9 @@ class Transformer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch length width"],
-        owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
-        sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
-        position: Int[Array, "batch"] | None = None,
+        owner: Int32[Array, " layers"] | Int32[np.ndarray, " layers"] | None = None,
+        sends: Bool[Array, " layers"] | Bool[np.ndarray, " layers"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
         every_layer: bool = False,
@@ -271,7 +271,7 @@ class Transformer(nn.Module):
         # An existing stack cannot go through `self.param`, which rejects sizes other than that of `init`: ties change the size.
         return self.get_variable("params", "layers") if self.has_variable("params", "layers") else self.param("layers", init)
 
-    def _scale(self, reads: Int32[Array, "layers"]) -> Float[Array, "layers"] | None:
+    def _scale(self, reads: Int32[Array, " layers"]) -> Float[Array, " layers"] | None:
         """Return the factor of each layer's updates of the residual stream, or None if all are 1."""
         if not self.residual_scale:
             return None

@@ -31,8 +31,8 @@ Progress = Callable[[str, int, int | None], None]
 class Sequences(NamedTuple):
     """Concatenated sequences of tokens: sequence i is `ids[offsets[i]:offsets[i + 1]]`."""
 
-    ids: Integer[np.ndarray, "tokens"]
-    offsets: Int64[np.ndarray, "sequences+1"]
+    ids: Integer[np.ndarray, " tokens"]
+    offsets: Int64[np.ndarray, " sequences+1"]
 
 
 def dtype_for(vocabulary: int) -> np.dtype[Any]:

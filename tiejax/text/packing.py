@@ -21,8 +21,8 @@ POOL = 4096
 class Packing(NamedTuple):
     """Assignment of sentences to rows: row r contains the sentences order[starts[r]:starts[r + 1]]."""
 
-    order: Int64[np.ndarray, "sentences"]
-    starts: Int64[np.ndarray, "rows_and_one"]
+    order: Int64[np.ndarray, " sentences"]
+    starts: Int64[np.ndarray, " rows_and_one"]
 
 
 def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random.Generator) -> Packing:
@@ -160,9 +160,9 @@ class Stream:
 class Layout(NamedTuple):
     """Positions of tokens in rows: for each token its index in the text and in the flattened rows, and its segment (from 1)."""
 
-    source: Int64[np.ndarray, "tokens"]
-    target: Int64[np.ndarray, "tokens"]
-    segment: Int64[np.ndarray, "tokens"]
+    source: Int64[np.ndarray, " tokens"]
+    target: Int64[np.ndarray, " tokens"]
+    segment: Int64[np.ndarray, " tokens"]
 
 
 def lay_out(offsets: np.ndarray, sentences: np.ndarray, counts: np.ndarray, row_length: int) -> Layout:

@@ -43,7 +43,7 @@ class Streams:
     begin: int
     facts: dict[str, Any]
 
-    def split(self, name: str) -> Integer[np.ndarray, "tokens"]:
+    def split(self, name: str) -> Integer[np.ndarray, " tokens"]:
         """Return the stream "train", "validation" or "test"."""
         return read_split(self.folder, name, dtype_for(self.vocabulary)).ids
 

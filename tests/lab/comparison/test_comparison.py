@@ -20,7 +20,7 @@ from tiejax.lab.comparison.comparison import simple_study
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay
 from tiejax.lab.comparison.page import in_words
 from tiejax.lab.comparison.settings import Settings
-from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs import entry, environment
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import with_defaults
 from tiejax.statistics.claims import Claim
@@ -261,13 +261,13 @@ def test_a_study_in_one_file(tmp_path, capsys):
         return comparison(init=lambda key: jax.tree.map(lambda leaf: settings.scale * leaf, init(key)), arms=[tied, untied])
 
     study = simple_study("scaled", Scaled, build, "training of a scaled model")
-    assert launch.main(study, ["--scale", "0.5", "--out", str(tmp_path / "run")]) == 0
+    assert entry.main(study, ["--scale", "0.5", "--out", str(tmp_path / "run")]) == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert (results["experiment"], results["steps"], results["tuning"]) == ("scaled", 20, {})
     with pytest.raises(BadInput, match=r"scale: 0\.5 -> 0\.25"):
-        launch.main(study, ["--scale", "0.25", "--out", str(tmp_path / "run"), "--resume"])
+        entry.main(study, ["--scale", "0.25", "--out", str(tmp_path / "run"), "--resume"])
     with pytest.raises(SystemExit):
-        launch.main(study, ["--help"])
+        entry.main(study, ["--help"])
     assert "factor of the initial values" in capsys.readouterr().out
 
 

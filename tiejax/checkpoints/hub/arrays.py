@@ -112,7 +112,7 @@ def _tokenizer_config(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
     return {"tokenizer_class": "PreTrainedTokenizerFast", **special}
 
 
-def vector(tensor: Tensor, length: int) -> Float[np.ndarray, "length"]:
+def vector(tensor: Tensor, length: int) -> Float[np.ndarray, " length"]:
     """Return a tensor [length] or [1, length] in float32; raises CheckpointError for other shapes or non-finite values."""
     if tensor.shape not in ((length,), (1, length)) or tensor.dtype not in DTYPES:
         kinds = ", ".join(DTYPES.values())

@@ -59,7 +59,7 @@ class Sizes(NamedTuple):
     groups: int
 
 
-class Family(NamedTuple):
+class Convertible(NamedTuple):
     """A family whose weights can be read and written.
 
     keys: field of `Sizes` -> (key in config.json, default of the transformers library, another name of the key or "").
@@ -92,8 +92,8 @@ def _with_defaults(**defaults: Any) -> dict[str, tuple[str, Any, str]]:
     return _KEYS | {field: (_KEYS[field][0], default, "") for field, default in defaults.items()}
 
 
-BERT = Family("BERT", "bert", parameter_names.BERT, _KEYS, ("BertModel", "BertForMaskedLM"))
-REMBERT = Family(
+BERT = Convertible("BERT", "bert", parameter_names.BERT, _KEYS, ("BertModel", "BertForMaskedLM"))
+REMBERT = Convertible(
     "RemBERT",
     "rembert",
     parameter_names.REMBERT,
@@ -104,7 +104,7 @@ REMBERT = Family(
     },
     ("RemBertModel", "RemBertForMaskedLM"),
 )
-ALBERT = Family(
+ALBERT = Convertible(
     "ALBERT",
     "albert",
     parameter_names.ALBERT,
@@ -115,7 +115,7 @@ ALBERT = Family(
     },
     ("AlbertModel", "AlbertForMaskedLM"),
 )
-GPT2 = Family(
+GPT2 = Convertible(
     "GPT-2",
     "gpt2",
     parameter_names.GPT2,
@@ -135,7 +135,7 @@ GPT2 = Family(
 FAMILIES = (BERT, REMBERT, ALBERT, GPT2)
 
 
-def family_of(checkpoint: Checkpoint) -> Family:
+def family_of(checkpoint: Checkpoint) -> Convertible:
     """Return the family of a checkpoint; raises CheckpointError unless it is one of `FAMILIES`."""
     kind = checkpoint.config.get("model_type")
     for family in FAMILIES:
@@ -145,7 +145,7 @@ def family_of(checkpoint: Checkpoint) -> Family:
     raise CheckpointError(f"{checkpoint.folder / CONFIG}: model_type is {kind}; weights can be read for {readable}")
 
 
-def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
+def sizes_of(config: Mapping[str, Any], family: Convertible, file: Path) -> Sizes:
     """Return the sizes in a configuration; raises CheckpointError for unsupported ones. file: its path, for errors."""
     for key, only in ONLY.items():
         if config.get(key) is not None and config[key] != only:
@@ -189,7 +189,7 @@ def _shape(sizes: Sizes) -> Shape:
     return Shape(sizes.embed_in, sizes.embed_out, sizes.width, sizes.layers, sizes.heads)
 
 
-def build(sizes: Sizes, family: Family, dropout: float) -> LanguageModel:
+def build(sizes: Sizes, family: Convertible, dropout: float) -> LanguageModel:
     """Build the model of these sizes. dropout: rate in training; the configuration's value is ignored."""
     if family.causal:
         parts = sizes.vocabulary, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward, sizes.positions, sizes.activation
@@ -214,7 +214,7 @@ def parameter_shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
     return {path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
 
 
-def counterpart(model: LanguageModel, tied: bool, head: bool) -> Family:
+def counterpart(model: LanguageModel, tied: bool, head: bool) -> Convertible:
     """Return the family as which a model of tiejax is saved.
 
     A causal model is saved as GPT-2, a tied one as BERT, or as ALBERT if its table is narrower than H, and an untied one as
@@ -228,7 +228,7 @@ def counterpart(model: LanguageModel, tied: bool, head: bool) -> Family:
     return BERT if wide and not head else REMBERT
 
 
-def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
+def sizes_of_model(model: LanguageModel, family: Convertible, target: Path) -> Sizes:
     """Return the sizes of a model to be saved; raises CheckpointError, naming `target`, if the family has no such model."""
     encoder = model.encoder
     if not isinstance(encoder, Transformer):
@@ -267,7 +267,7 @@ def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
     )
 
 
-def new(model: LanguageModel, family: Family, tokenizer: tokenizers.Tokenizer | None) -> dict[str, Any]:
+def new(model: LanguageModel, family: Convertible, tokenizer: tokenizers.Tokenizer | None) -> dict[str, Any]:
     """Return the entries of a new configuration other than the sizes.
 
     tokenizer: gives the id of the padding token if the model has none.
@@ -290,7 +290,7 @@ def new(model: LanguageModel, family: Family, tokenizer: tokenizers.Tokenizer | 
     }
 
 
-def configuration(sizes: Sizes, family: Family, old: Sizes | None, config: Mapping[str, Any]) -> dict[str, Any]:
+def configuration(sizes: Sizes, family: Convertible, old: Sizes | None, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return `config` with the sizes of a model. Entries of sizes that equal those in `old` are not changed."""
     changed = {}
     for field, (key, _, other) in family.keys.items():

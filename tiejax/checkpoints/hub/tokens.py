@@ -79,7 +79,9 @@ def text_of(tokens: Tokens, token: int) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in shown)
 
 
-def count_in_corpus(tokens: Tokens, name: str, rows: int, progress: Progress) -> tuple[Int[np.ndarray, "rows"], dict[str, Any]]:
+def count_in_corpus(
+    tokens: Tokens, name: str, rows: int, progress: Progress
+) -> tuple[Int[np.ndarray, " rows"], dict[str, Any]]:
     """Return the counts of `count_tokens` in a corpus, and an entry for a report.
 
     name: a text file or a folder of text files. progress: called with (phase, tokens counted, None). Raises CorpusError.
@@ -94,7 +96,7 @@ def count_in_corpus(tokens: Tokens, name: str, rows: int, progress: Progress) ->
 
 def count_tokens(
     tokens: Tokens, documents: Iterable[str], rows: int, seen: Callable[[int], None] = lambda number: None
-) -> Int[np.ndarray, "rows"]:
+) -> Int[np.ndarray, " rows"]:
     """Count the tokens of documents, without added special tokens.
 
     rows: number of rows of the table. seen: called with the number of tokens counted so far. Raises CorpusError if the

@@ -12,7 +12,7 @@ from jaxtyping import Int32
 from tiejax.checkpoints.hub import configurations
 from tiejax.checkpoints.hub.arrays import Written, read, write
 from tiejax.checkpoints.hub.checkpoint import CONFIG, Checkpoint, open_checkpoint
-from tiejax.checkpoints.hub.configurations import Family, Sizes
+from tiejax.checkpoints.hub.configurations import Convertible, Sizes
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, predicts
 from tiejax.checkpoints.hub.parameter_names import (
@@ -49,7 +49,7 @@ class Origin(NamedTuple):
         others: tensors that tiejax's model has no place for, such as a head for another task
     """
 
-    family: Family
+    family: Convertible
     config: dict[str, Any]
     sizes: Sizes
     prefix: str
@@ -78,7 +78,7 @@ class Loaded(NamedTuple):
     params: dict[str, Any]
     tied: bool
     vocabulary: int
-    owner: Int32[np.ndarray, "layers"]
+    owner: Int32[np.ndarray, " layers"]
     origin: Origin
 
 
@@ -260,7 +260,7 @@ def _check(folder: Path, flat: Flat, model: LanguageModel, tied: bool) -> None:
 
 
 def _written(
-    flat: Flat, family: Family, numbers: Sequence[int], tied: bool, head: bool, origin: Origin | None
+    flat: Flat, family: Convertible, numbers: Sequence[int], tied: bool, head: bool, origin: Origin | None
 ) -> list[Written]:
     """Return the tensors to write, in the dtypes of the origin if that is exact, with the tensors that only the origin has."""
     prefix = origin.prefix if origin else family.names.prefix if head else ""
@@ -277,7 +277,7 @@ def _written(
     return written + [Written(name, array, array.dtype) for name, array in others.items()]
 
 
-def _names(slot: Slot, family: Family, tied: bool, known: Mapping[str, np.dtype]) -> list[str]:
+def _names(slot: Slot, family: Convertible, tied: bool, known: Mapping[str, np.dtype]) -> list[str]:
     """Return the names under which a slot's tensor is written: those it was read from, or else those of the family."""
     names = [name for name in slot.names if name in known]
     if slot.path == OUTPUT_TABLE and tied and family.names.ties:

@@ -196,7 +196,7 @@ def write(planned: Plan, out: Path) -> str:
 
 def token_weights(
     name: str | None, folder: Path, rows: int, progress: Progress
-) -> tuple[Float[np.ndarray, "rows"] | None, dict[str, Any] | None]:
+) -> tuple[Float[np.ndarray, " rows"] | None, dict[str, Any] | None]:
     """Return the weights of the rows, and an entry for the report; both None if `name`, the corpus, is None.
 
     A weight is the count of the row's token in the corpus plus one, scaled to a mean of one. Without adding one, rows of

@@ -31,7 +31,7 @@ class OneTable(NamedTuple):
     input: HubTable
     output: HubTable
     keep: Keep
-    scale: Float[np.ndarray, "width"] | None
+    scale: Float[np.ndarray, " width"] | None
     output_norm: float
 
     def rows(self, block: slice) -> Float[np.ndarray, "rows width"]:

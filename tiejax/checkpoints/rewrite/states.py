@@ -79,7 +79,7 @@ class States(NamedTuple):
 
     before: Float[np.ndarray, "states width"]
     after: Float[np.ndarray, "states width"]
-    targets: Int[np.ndarray, "states"] | None
+    targets: Int[np.ndarray, " states"] | None
     by: str
     whole: bool
     any_scale: bool = False

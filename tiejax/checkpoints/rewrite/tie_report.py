@@ -87,7 +87,7 @@ class Softmax:
 
     def see(
         self, logits: Float[np.ndarray, "states block"], first: int
-    ) -> tuple[Float[np.ndarray, "states"], Float[np.ndarray, "states block"]]:
+    ) -> tuple[Float[np.ndarray, " states"], Float[np.ndarray, "states block"]]:
         """Add the logits of a block of tokens that starts at `first`.
 
         Returns the factor by which earlier sums are rescaled, and exp(logits) of the block on the new scale.
@@ -102,7 +102,7 @@ class Softmax:
         return less, added
 
     @property
-    def log_sum(self) -> Float[np.ndarray, "states"]:
+    def log_sum(self) -> Float[np.ndarray, " states"]:
         """The logarithm of the sum of exp(logits), for each state."""
         return self.most + np.log(self.sum)
 
@@ -111,9 +111,9 @@ def moved(
     table: OneTable,
     before: Float[np.ndarray, "states width"],
     after: Float[np.ndarray, "states width"],
-    bias: Float[np.ndarray, "tokens"] | None,
+    bias: Float[np.ndarray, " tokens"] | None,
     config: dict[str, Any],
-    targets: Int[np.ndarray, "states"] | None = None,
+    targets: Int[np.ndarray, " states"] | None = None,
 ) -> Moved:
     """Compare the logits before . Y^T + b with (after diag(c)) . T^T + b, where c is the scale of the table, if any.
 

@@ -13,10 +13,10 @@ import numpy as np
 from tiejax import tying
 from tiejax.lab.comparison import claims, figures, page, segments
 from tiejax.lab.comparison.arms import Arm, Class
-from tiejax.lab.comparison.budget import PLAN, Budget, block_size, seconds_of_step, steps_of
 from tiejax.lab.comparison.data import length_of
 from tiejax.lab.comparison.recipe import FINAL, Recipe, with_metrics
 from tiejax.lab.comparison.settings import Settings
+from tiejax.lab.comparison.step_count import PLAN, StepCount, block_size, seconds_of_step, steps_of
 from tiejax.lab.comparison.training import (
     Arrays,
     Trainer,
@@ -89,7 +89,7 @@ def run(launched: Launched, console: Console) -> int:
     stages = Stages(launched, console, stop, costs(settings, subject, parts, known))
     try:
         with console:
-            steps = steps_of(budget_of(settings, subject, stages, parts), stages, block, console)
+            steps = steps_of(step_count_of(settings, subject, stages, parts), stages, block, console)
             every = settings.every(steps)
             subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
             trainer = Trainer(subject.recipe, steps, stages)
@@ -176,12 +176,12 @@ def costs(settings: Settings, subject: Subject, parts: Sequence[int | list[int]]
     return planned
 
 
-def budget_of(settings: Settings, subject: Subject, stages: Stages, parts: Sequence[int | list[int]]) -> Budget:
+def step_count_of(settings: Settings, subject: Subject, stages: Stages, parts: Sequence[int | list[int]]) -> StepCount:
     """Return what decides the number of steps."""
     block = block_size(parts, settings.mesh)
     trainer = Trainer(subject.recipe, MOST_STEPS, stages)
     kinds = len(subject.classes) if settings.tuned else 0
-    return Budget(
+    return StepCount(
         steps=settings.steps,
         hours=settings.hours,
         unit=1,

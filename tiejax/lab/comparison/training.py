@@ -15,7 +15,7 @@ from tiejax.lab.comparison.arms import Arm, Class
 from tiejax.lab.comparison.segments import Segment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.parts import Looks, agreed, looks_done, next_seeds, parts_begun
+from tiejax.lab.runs.parts import Looks, looks_done, next_seeds, parts_begun, value_of_first
 from tiejax.lab.runs.rates import Tried, choose_rate
 from tiejax.lab.runs.stages import Stages
 from tiejax.training.checkpoint import from_arrays, to_arrays
@@ -150,7 +150,7 @@ def train_block(trainer: Trainer, parts: Sequence[Segment], seeds: Sequence[int]
         keep = segment.name in needed
 
         def work(stage: str = stage, segment: Segment = segment, members: Members = members, keep: bool = keep) -> Arrays:
-            before = None if segment.after is None else trainer.stages.apart(stage_of(segment.after, seeds))
+            before = None if segment.after is None else trainer.stages.state(stage_of(segment.after, seeds))
             return trainer.segment(stage, segment, members, before, keep)
 
         left[segment.name] = trainer.stages.once(stage, work, STATE if keep else None)
@@ -234,7 +234,7 @@ def train_seeds(
                 trained[name] = block, train_block(trainer, whole, block, rates)
         seeds, looks = [seed for part in parts for seed in part], looks_done(launched.settings, [len(part) for part in parts])
         arrays = join_blocks([*trained.values()], seeds)
-        if agreed(lambda: next_seeds(launched, console, looks, lambda: test(arrays, seeds, looks))) is None:  # noqa: B023
+        if value_of_first(lambda: next_seeds(launched, console, looks, lambda: test(arrays, seeds, looks))) is None:  # noqa: B023
             return arrays, parts, looks
 
 

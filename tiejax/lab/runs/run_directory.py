@@ -194,7 +194,7 @@ class RunDirectory:
                 raise _locked(path) from None
 
     @classmethod
-    def claim(cls, study: Study, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
+    def reserve(cls, study: Study, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
         """Lock `settings.out` and write study and settings into it, unless the run is resumed; `overwrite` empties it first.
 
         A resumed run takes the seeds that the settings append to its own, and a change of a setting of `study.adds`.

@@ -95,7 +95,7 @@ class Stages:
         run.write(_file(name), npz(arrays))
         shutil.rmtree(run.checkpoints / name, ignore_errors=True)
 
-    def apart(self, name: str) -> dict[str, np.ndarray]:
+    def state(self, name: str) -> dict[str, np.ndarray]:
         """Return the arrays that a finished stage stored apart; raises BadInput if they are missing or damaged."""
 
         def content(run: RunDirectory) -> bytes:

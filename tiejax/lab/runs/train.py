@@ -8,8 +8,8 @@ import jax
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.jax_configuration import fix_jax_configuration, other_flags
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.numbers import fix_numbers, other_flags
 from tiejax.lab.runs.run_directory import CHECKPOINTS
 from tiejax.lab.runs.stop import stop_flag
 from tiejax.lab.runs.trackers import points_of
@@ -32,7 +32,7 @@ def begin(launched: Launched, console: Console, claims: int = 1) -> Callable[[],
     `--matmul_precision`.
     """
     stop = stop_flag()
-    fix_numbers(console)
+    fix_jax_configuration(console)
     write_environment(launched)
     seeds, needed = launched.settings.number_of_seeds, fewest_seeds(claims)
     if seeds < needed:

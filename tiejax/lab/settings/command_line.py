@@ -27,8 +27,8 @@ import jsonargparse
 
 from tiejax.lab.settings import named_configs, yaml_text
 from tiejax.lab.settings.yaml_text import NotYaml
+from tiejax.system.file_names import naming_file
 from tiejax.system.files import read_bytes
-from tiejax.system.naming import naming
 from tiejax.system.visible import cut, visible_line, visible_lines
 
 # The mode in which jsonargparse reads values and prints a configuration.
@@ -134,7 +134,7 @@ class _Parser(jsonargparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:
-            with naming(STANDARD_OUTPUT):  # argparse would ignore that it cannot be written
+            with naming_file(STANDARD_OUTPUT):  # argparse would ignore that it cannot be written
                 (file or sys.stderr).write(visible_lines(message))
 
 
@@ -494,7 +494,7 @@ def _checked_output(main: Callable[[list[str]], int]) -> int:
         status = main(sys.argv[1:])
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 0
-    with naming(STANDARD_OUTPUT):
+    with naming_file(STANDARD_OUTPUT):
         sys.stdout.flush()
     return status
 

@@ -11,7 +11,7 @@ from pictures import is_a_picture
 from processes import tree
 
 from tiejax.lab.commands.runs import describe
-from tiejax.lab.runs import launch, manifest
+from tiejax.lab.runs import entry, manifest
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.compare.compare import at_odds, effect
@@ -37,7 +37,7 @@ def runs(tmp_path):
 
 def compared(tmp_path, runs):
     out = tmp_path / "comparison"
-    assert launch.main(STUDY, [*map(str, runs), "--out", str(out)]) == 0
+    assert entry.main(STUDY, [*map(str, runs), "--out", str(out)]) == 0
     return out, json.loads((out / "results.json").read_text())
 
 
@@ -103,7 +103,7 @@ def test_verdicts_by_earlier_rules_are_marked(tmp_path, runs):
 
 def test_a_comparison_as_json(tmp_path, runs, capsys):
     out = tmp_path / "comparison"
-    assert launch.main(STUDY, [*map(str, runs), "--out", str(out), "--json"]) == 0
+    assert entry.main(STUDY, [*map(str, runs), "--out", str(out), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     results = json.loads((out / "results.json").read_text())
     assert printed == results | {"finding": finding(results), "report": str(out / "report.html")}
@@ -129,8 +129,8 @@ def test_comparisons_under_the_former_name_are_not_runs_of_ones_own_model(tmp_pa
     assert describe(out) == now
     assert (now.study, now.claims, now.damage) == ("compare", None, None)
     with pytest.raises(BadInput, match=f"{runs[0]} is a run of exor and {out} one of compare"):
-        launch.main(STUDY, [str(runs[0]), str(out), "--out", str(tmp_path / "x")])
-    assert launch.main(STUDY, [*map(str, runs), "--out", str(out), "--overwrite"]) == 0
+        entry.main(STUDY, [str(runs[0]), str(out), "--out", str(tmp_path / "x")])
+    assert entry.main(STUDY, [*map(str, runs), "--out", str(out), "--overwrite"]) == 0
     assert json.loads((out / "run.json").read_text())["study"] == "compare"
 
     own = make_run(tmp_path / "own", finished=True, results=body(claim("both", "supported")), seeds=3)
@@ -187,7 +187,7 @@ def test_labels_are_the_shortest_distinct_ends_of_paths(tmp_path):
 
 def refusal(tmp_path, *runs):
     with pytest.raises(BadInput) as raised:
-        launch.main(STUDY, [*map(str, runs), "--out", str(tmp_path / "comparison")])
+        entry.main(STUDY, [*map(str, runs), "--out", str(tmp_path / "comparison")])
     assert not (tmp_path / "comparison").exists()
     return str(raised.value)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from exor_runs import as_the_paper_says, run_metrics
 
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.studies.exor.claim_values import Setup
 from tiejax.lab.studies.exor.dose_response import analyse_doses, slopes
 from tiejax.lab.studies.exor.settings import STUDY
@@ -38,7 +38,7 @@ def run(out, *argv):
         "6",
         "--quiet",
     ]
-    assert launch.main(STUDY, [*small, "--out", str(out), *argv]) == 0
+    assert entry.main(STUDY, [*small, "--out", str(out), *argv]) == 0
     return json.loads((out / "results.json").read_text())
 
 

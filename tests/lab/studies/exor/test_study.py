@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.studies.exor.settings import STUDY
 
 TINY = ["--steps", "20", "--record_every", "10", "--exact_every", "10", "--quiet"]
@@ -13,7 +13,7 @@ TINY = ["--steps", "20", "--record_every", "10", "--exact_every", "10", "--quiet
 
 def run(tmp_path, *argv):
     out = tmp_path / "run"
-    assert launch.main(STUDY, [*TINY, "--out", str(out), *argv]) == 0
+    assert entry.main(STUDY, [*TINY, "--out", str(out), *argv]) == 0
     results = json.loads((out / "results.json").read_text())
     with np.load(out / "metrics.npz", allow_pickle=False) as arrays:
         return out, results, dict(arrays)

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 from tiejax import models, tying
-from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs import entry, environment
 from tiejax.lab.settings import sizes as shared
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import q_learning, sizes
@@ -100,7 +100,7 @@ def test_memory_with_a_given_tokenizer_is_checked_before_the_run_directory(tmp_p
     words = tmp_path / "tokenizer.json"
     words.write_text(tokenizer_of(tmp_path, 4000))
     with pytest.raises(BadInput, match=r"^--.*the run needs at least .*this machine has"):
-        launch.main(STUDY, [*files, *small.split(), "--tokenizer", str(words)])
+        entry.main(STUDY, [*files, *small.split(), "--tokenizer", str(words)])
     assert not (tmp_path / "run").exists()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from directories import make_run
 
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY as EXOR
 from tiejax.lab.studies.exor.task import EXor
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def checked(run, out, *argv):
-    assert launch.main(STUDY, [str(run), "--quiet", "--out", str(out), *argv]) == 0
+    assert entry.main(STUDY, [str(run), "--quiet", "--out", str(out), *argv]) == 0
     return json.loads((out / "results.json").read_text())
 
 
@@ -27,7 +27,7 @@ def checked(run, out, *argv):
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "short"
     argv = ["--bits", "3", "--steps", "20", "--record_every", "10", "--seeds", "[4,2]", "--quiet", "--out", str(out)]
-    assert launch.main(EXOR, argv) == 0
+    assert entry.main(EXOR, argv) == 0
     return out
 
 
@@ -124,7 +124,7 @@ def test_the_page_counts_optimal_members():
 def test_refused_runs(run, tmp_path):
     def refused(path, words, *argv):
         with pytest.raises(BadInput, match=words):
-            launch.main(STUDY, [str(path), "--out", str(tmp_path / "check"), *argv])
+            entry.main(STUDY, [str(path), "--out", str(tmp_path / "check"), *argv])
         assert not (tmp_path / "check").exists()
 
     refused(run, "no member solved the task; use --members all")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tiejax import training
-from tiejax.lab.runs import launch, resume
+from tiejax.lab.runs import entry, resume
 from tiejax.lab.studies.exor.ensemble import build_ensemble
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.untying.settings import STUDY
@@ -35,7 +35,7 @@ TINY = [
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("untying") / "run"
     argv = [*TINY, "--seeds", "6", "--policies", "[copy,zero]", "--new", "[input]", "--out", str(out)]
-    assert launch.main(STUDY, argv) == 0
+    assert entry.main(STUDY, argv) == 0
     with np.load(out / "metrics.npz") as metrics:
         return out, json.loads((out / "results.json").read_text()), dict(metrics)
 
@@ -107,8 +107,8 @@ def test_run_is_resumed_across_the_untie_step(tmp_path, monkeypatch, run):
     asked = iter([False, False, True])
     with monkeypatch.context() as stopping:
         stopping.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: next(asked))
-        assert launch.main(STUDY, argv) == 130
-    assert launch.main(STUDY, [*argv, "--resume"]) == 0
+        assert entry.main(STUDY, argv) == 130
+    assert entry.main(STUDY, [*argv, "--resume"]) == 0
     with np.load(out / "metrics.npz") as metrics:
         for name, values in wanted.items():
             assert metrics[name].tobytes() == values.tobytes(), name

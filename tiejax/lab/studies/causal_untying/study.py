@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from tiejax.lab.comparison.arms import Class
-from tiejax.lab.comparison.budget import block_size, steps_of
+from tiejax.lab.comparison.step_count import block_size, steps_of
 from tiejax.lab.comparison.training import Arrays, Trainer, Tuning, train_seeds, tune
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
@@ -20,11 +20,11 @@ from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.train import begin
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying import figures, natural, natural_figures, page, plan, planted_figures
-from tiejax.lab.studies.causal_untying.budget import blocks, budget_of, costs
-from tiejax.lab.studies.causal_untying.model import shape_of
+from tiejax.lab.studies.causal_untying.model import size_of
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.planted_text import facts as facts_of_planting
 from tiejax.lab.studies.causal_untying.settings import Settings
+from tiejax.lab.studies.causal_untying.stages import blocks, costs, step_count_of
 from tiejax.lab.studies.causal_untying.summary import TUNED, below_entropy, summarise
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.lab.studies.causal_untying.train import Recipe, tuning_arm
@@ -45,7 +45,7 @@ def run(launched: Launched, console: Console) -> int:
     try:
         with console:
             block = block_size(directory.manifest.all_parts)
-            budget = budget_of(settings, text, stages, directory.manifest.all_parts)
+            budget = step_count_of(settings, text, stages, directory.manifest.all_parts)
             steps = steps_of(budget, stages, block, console)
             trainer = Trainer(Recipe(settings, text), steps, stages)
             tried = {kind: tune(trainer, tuning_of(settings, kind, block), settings.rates) for kind in TUNED if settings.tuned}
@@ -109,7 +109,7 @@ def announce(settings: Settings, text: Text, console: Console) -> None:
 def models_of(settings: Settings, text: Text) -> list[dict[str, Any]]:
     """Return the size of the model of every arm."""
     return [
-        {"arm": arm.name, **shape_of(settings, text.vocabulary, arm)._asdict()} for arm in (*settings.arms, *settings.explored)
+        {"arm": arm.name, **size_of(settings, text.vocabulary, arm)._asdict()} for arm in (*settings.arms, *settings.explored)
     ]
 
 

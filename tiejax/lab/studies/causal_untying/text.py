@@ -35,7 +35,7 @@ class Text(NamedTuple):
     bucket_names: list[str]
     entropy: float
     planting: Planting | None = None
-    ends: Bool[np.ndarray, "original"] | None = None
+    ends: Bool[np.ndarray, " original"] | None = None
     natural: Mapping[str, Int[np.ndarray, "pairs 2"]] = {}
 
     @property

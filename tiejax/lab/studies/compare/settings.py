@@ -67,7 +67,7 @@ STUDY = Study(
         positional=("runs",),
     ),
     run="tiejax.lab.studies.compare.study:run",
-    claims_at_end=True,
+    reserves_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,
     any_platform=lambda settings: False,

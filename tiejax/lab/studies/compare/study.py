@@ -16,7 +16,7 @@ def run(launched: Launched, console: Console) -> int:
     results = plain(compare(read(settings.folders, labels(settings.folders))))
 
     # Claimed last, so that a comparison that fails leaves no directory.
-    directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
+    directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": []}, launched.command)
     report = write_outputs(directory, settings, results, figures.plot_all(results), page.page)
     if launched.switches["json"]:

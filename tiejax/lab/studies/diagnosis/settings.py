@@ -112,7 +112,7 @@ STUDY = Study(
         positional=("checkpoint",),
     ),
     run="tiejax.lab.studies.diagnosis.study:run",
-    claims_at_end=True,
+    reserves_at_end=True,
     single_process=True,
     device_a_core=device_a_core,
     any_platform=lambda settings: is_run(settings.folder),  # tables of a checkpoint are read on the CPU

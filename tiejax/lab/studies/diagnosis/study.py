@@ -41,7 +41,7 @@ def run(launched: Launched, console: Console) -> int:
     diagnosis = _of_run(settings, console) if is_run(settings.folder) else _of_checkpoint(settings, console)
 
     # The directory is claimed only now, so that a failed diagnosis leaves nothing behind.
-    directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
+    directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": []}, launched.command)
     if diagnosis.arrays:
         directory.write_metrics(diagnosis.arrays)

@@ -137,7 +137,7 @@ MEASURES = {
 }
 
 
-class Comparison(NamedTuple):
+class Contrast(NamedTuple):
     """A claim that a measure of one role is larger than that of another, or within the measure's margin of it (`same`).
 
     first, second: (role, measure), with a role of `names_of`.
@@ -150,45 +150,45 @@ class Comparison(NamedTuple):
     same: bool = False
 
 
-COMPARISONS = (
-    Comparison("pretraining/score", ("base", SCORE), ("base", CONTROL),
+CONTRASTS = (
+    Contrast("pretraining/score", ("base", SCORE), ("base", CONTROL),
                "The base shape has a higher score with pre-training than without (control; a precondition of all other "
                "claims)."),
-    Comparison("decoupling/score", ("decoupled", SCORE), ("coupled", SCORE),
+    Contrast("decoupling/score", ("decoupled", SCORE), ("coupled", SCORE),
                "Decoupling tables of equal width changes the score by less than one point (finding 1).", same=True),
-    Comparison("large-output/score", ("middle", SCORE), ("big_in", SCORE),
+    Contrast("large-output/score", ("middle", SCORE), ("big_in", SCORE),
                "A small input with a large output embedding is within one point of a large input with a small output "
                "embedding, which has more fine-tuning parameters (finding 2).", same=True),
-    Comparison("output-width/score", ("wide", SCORE), ("narrow", SCORE),
+    Contrast("output-width/score", ("wide", SCORE), ("narrow", SCORE),
                "The score is higher with the widest than with the narrowest output embedding, which is discarded (finding 3)."),
-    Comparison("output-width/masked-accuracy", ("wide", MASKED), ("narrow", MASKED),
+    Contrast("output-width/masked-accuracy", ("wide", MASKED), ("narrow", MASKED),
                "Masked tokens are predicted better with the widest than with the narrowest output embedding (finding 3)."),
-    Comparison("extra-layers/score", ("wide", SCORE), ("dropped", SCORE),
+    Contrast("extra-layers/score", ("wide", SCORE), ("dropped", SCORE),
                "The score is higher with the widest output embedding than with a narrow one and extra layers that are dropped "
                "(finding 4)."),
-    Comparison("reinvest/deeper-wider", ("deeper", SCORE), ("wider", SCORE),
+    Contrast("reinvest/deeper-wider", ("deeper", SCORE), ("wider", SCORE),
                "The score is higher with the saved parameters spent on layers than on width (finding 5)."),
-    Comparison("reinvest/wider-none", ("wider", SCORE), ("middle", SCORE),
+    Contrast("reinvest/wider-none", ("wider", SCORE), ("middle", SCORE),
                "The score is higher with the saved parameters spent on width than not at all (finding 5)."),
-    Comparison("reinvest/deeper-coupled", ("deeper", SCORE), ("coupled", SCORE),
+    Contrast("reinvest/deeper-coupled", ("deeper", SCORE), ("coupled", SCORE),
                "With about as many fine-tuning parameters, the score is higher with more layers than with a coupled table "
                "(finding 5)."),
-    Comparison("layer-mix/output-width", ("wide", PROBE), ("narrow", PROBE),
+    Contrast("layer-mix/output-width", ("wide", PROBE), ("narrow", PROBE),
                "A probe on a mix of the frozen layers is better with the widest than with the narrowest output embedding "
                "(finding 9)."),
-    Comparison("dropping/output-width", ("wide", COST), ("narrow", COST),
+    Contrast("dropping/output-width", ("wide", COST), ("narrow", COST),
                "Dropping top layers before fine-tuning costs more with the widest than with the narrowest output embedding "
                "(finding 6)."),
-    Comparison("retrieval/last-layer", ("wide", RETRIEVAL), ("narrow", RETRIEVAL),
+    Contrast("retrieval/last-layer", ("wide", RETRIEVAL), ("narrow", RETRIEVAL),
                "After the last layer, sentences retrieve their translations more often with the widest than with the narrowest "
                "output embedding (finding 7)."),
-    Comparison("zero-shot/pretraining", ("base", CIPHER), ("base", CONTROL_IN_CIPHER),
+    Contrast("zero-shot/pretraining", ("base", CIPHER), ("base", CONTROL_IN_CIPHER),
                "After fine-tuning in one language, the score in its cipher is higher with pre-training than without (ours)."),
-    Comparison("similarity/input-as-coupled", ("middle", INPUT), ("coupled", INPUT),
+    Contrast("similarity/input-as-coupled", ("middle", INPUT), ("coupled", INPUT),
                "Word similarity of the input embedding is within .03 of that of the coupled one (finding 8).", same=True),
-    Comparison("similarity/input-output", ("middle", INPUT), ("middle", OUTPUT),
+    Contrast("similarity/input-output", ("middle", INPUT), ("middle", OUTPUT),
                "Word similarity is higher in the input than in the output embedding (finding 8)."),
-    Comparison("similarity/output-width", ("narrow", OUTPUT), ("wide", OUTPUT),
+    Contrast("similarity/output-width", ("narrow", OUTPUT), ("wide", OUTPUT),
                "Word similarity of the output embedding is lower in the widest than in the narrowest (finding 8)."),
 )  # fmt: skip
 
@@ -200,10 +200,10 @@ def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
     any shape and seed, or against the claim if the measure has no worst value.
     """
     names = names_of(body, shapes)
-    return [claim for each in COMPARISONS if (claim := _claim(each, body, names)) is not None]
+    return [claim for each in CONTRASTS if (claim := _claim(each, body, names)) is not None]
 
 
-def _claim(comparison: Comparison, body: Mapping[str, Any], names: Mapping[str, str | None]) -> Claim | None:
+def _claim(comparison: Contrast, body: Mapping[str, Any], names: Mapping[str, str | None]) -> Claim | None:
     """Return a comparison as a claim; None if a shape or a measure is missing. names: the shapes' names by role."""
     sides = [(measure, names.get(role)) for role, measure in (comparison.first, comparison.second)]
     values = [None if name is None else _values(body, measure, name) for measure, name in sides]
@@ -238,7 +238,7 @@ def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[dict[
     A score at the best rate of a grid is that of the best rate only if the optimum lies inside.
     """
     names = names_of(body, shapes)
-    by_id = {comparison.id: comparison for comparison in COMPARISONS}
+    by_id = {comparison.id: comparison for comparison in CONTRASTS}
     rows = []
     for row in assess(claims(body, shapes)):
         sides = by_id[row["id"]].first, by_id[row["id"]].second

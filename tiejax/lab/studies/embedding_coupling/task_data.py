@@ -198,7 +198,7 @@ def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, f
     )
 
 
-def within_words(vocabulary: Vocabulary) -> Bool[np.ndarray, "vocabulary"]:
+def within_words(vocabulary: Vocabulary) -> Bool[np.ndarray, " vocabulary"]:
     """Return for every token whether it continues a word."""
 
     def continues(token: str) -> bool:
@@ -208,7 +208,7 @@ def within_words(vocabulary: Vocabulary) -> Bool[np.ndarray, "vocabulary"]:
     return np.array([continues(token) for token in vocabulary.tokens])
 
 
-def occurrences(ids: Integer[np.ndarray, "tokens"], pieces: list[int], within: Bool[np.ndarray, "vocabulary"]) -> int:
+def occurrences(ids: Integer[np.ndarray, " tokens"], pieces: list[int], within: Bool[np.ndarray, " vocabulary"]) -> int:
     """Count the occurrences of a sequence of tokens that are not followed by a continuation of the word."""
     positions = len(ids) - len(pieces)  # each sentence ends with [SEP], so a word is never the end of `ids`
     found = np.ones(max(positions, 0), bool)

@@ -14,8 +14,8 @@ class MaskedSequences(NamedTuple):
     """Masked sequences, the position of each mask, and the symbol it replaced."""
 
     tokens: Int[Array, "batch length"]
-    position: Int[Array, "batch"]
-    target: Int[Array, "batch"]
+    position: Int[Array, " batch"]
+    target: Int[Array, " batch"]
 
 
 def sequences(

@@ -58,7 +58,7 @@ class PlainEngine:
             return MultisetSampler(self.tasks, rows, batch_size).sequences
         return lambda data_key, order_key, step, task: sequences(self.tasks[0], rows, batch_size, data_key, order_key, step)
 
-    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, "batch"]) -> MaskedSequences:
+    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, " batch"]) -> MaskedSequences:
         """Return the batch of outcomes drawn earlier by `sampler.outcomes`, in this engine's representation."""
         return sampler.sequences_of(outcomes)
 
@@ -105,7 +105,7 @@ class FastEngine:
     def sampler(self, rows: Int[np.ndarray, "strings bits"], batch_size: int | None) -> Sample:
         return MultisetSampler(self.tasks, rows, batch_size).multisets
 
-    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, "batch"]) -> MaskedMultisets:
+    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, " batch"]) -> MaskedMultisets:
         return sampler.multisets_of(outcomes)
 
     def take(self, visits: MaskedSequences) -> MaskedMultisets:

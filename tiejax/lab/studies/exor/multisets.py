@@ -81,7 +81,7 @@ class MultisetSampler:
             return sequences(self.tasks[0], self.rows, self.batch_size, data_key, order_key, step)
         return self.sequences_of(self.outcomes(data_key, order_key, step, task))
 
-    def sequences_of(self, outcomes: Int[Array, "batch"]) -> MaskedSequences:
+    def sequences_of(self, outcomes: Int[Array, " batch"]) -> MaskedSequences:
         """Return outcomes as sequences."""
         context, target = self.context_and_target(outcomes)
         return MaskedSequences(jnp.asarray(self._tables.tokens)[context], jnp.zeros_like(context), target)
@@ -94,7 +94,7 @@ class MultisetSampler:
             return count(self.sequences(data_key, order_key, step, task), self.tasks[0].vocabulary)
         return self.multisets_of(self.outcomes(data_key, order_key, step, task))
 
-    def multisets_of(self, outcomes: Int[Array, "batch"]) -> MaskedMultisets:
+    def multisets_of(self, outcomes: Int[Array, " batch"]) -> MaskedMultisets:
         """Return outcomes as multisets."""
         (context, target), vocabulary = self.context_and_target(outcomes), self.tasks[0].vocabulary
         counts, size = jnp.asarray(self._tables.counts), len(context)
@@ -109,7 +109,7 @@ class MultisetSampler:
 
     def outcomes(
         self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
-    ) -> Int[Array, "batch"]:
+    ) -> Int[Array, " batch"]:
         """Return the outcome of each visit of a step's batch as an integer; the tasks need alias tables."""
         tables = self._tables
         zeros_of_string = self.rows.shape[1] - self.rows.sum(1)
@@ -121,7 +121,7 @@ class MultisetSampler:
         is_alias = (word & np.uint32(2**low_bits - 1)) >= jnp.asarray(tables.threshold).ravel()[cell]
         return jnp.asarray(tables.outcome).ravel()[2 * cell + is_alias]
 
-    def context_and_target(self, outcomes: Int[Array, "batch"]) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:
+    def context_and_target(self, outcomes: Int[Array, " batch"]) -> tuple[Int[Array, " batch"], Int[Array, " batch"]]:
         """Return the context index and the target of each outcome."""
         return outcomes // self.tasks[0].vocabulary, outcomes % self.tasks[0].vocabulary
 
@@ -158,8 +158,8 @@ def _tables(tasks: Sequence[EXor]) -> _Tables:
 
 
 def alias_table(
-    probability: Float[np.ndarray, "outcomes"], cells: int
-) -> tuple[UInt32[np.ndarray, "cells"], Int[np.ndarray, "cells"]]:
+    probability: Float[np.ndarray, " outcomes"], cells: int
+) -> tuple[UInt32[np.ndarray, " cells"], Int[np.ndarray, " cells"]]:
     """Return an alias table (Walker, 1977; Vose, 1991), which samples from a discrete distribution by two look-ups per word.
 
     The high bits of a 32-bit word choose a cell k. Low bits below the cell's threshold select outcome k, others its alias.

@@ -83,7 +83,7 @@ class Expectations(NamedTuple):
 
     target: Float[Array, "contexts vocabulary"]
     weight: Float[Array, "splits contexts"]
-    asking: dict[str, Float[Array, "contexts"]]
+    asking: dict[str, Float[Array, " contexts"]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # jax.jit hashes the called object, and arrays are not hashable
@@ -117,9 +117,9 @@ class ExactRisk:
         self,
         params: PyTree,
         table: Float[Array, "vocabulary width"],
-        bias: Float[Array, "vocabulary"] | None,
+        bias: Float[Array, " vocabulary"] | None,
         target: Float[Array, "contexts vocabulary"],
-    ) -> dict[str, Float[Array, "contexts"]]:
+    ) -> dict[str, Float[Array, " contexts"]]:
         """Return cross-entropy, accuracy, |h| and the logit difference of each pair, for every context."""
 
         def measure_block(part: tuple[Any, jax.Array]) -> dict[str, jax.Array]:
@@ -153,7 +153,7 @@ class ExactRisk:
         self,
         name: str,
         table: Float[Array, "vocabulary width"],
-        rows: Mapping[str, Float[Array, "contexts"]],
+        rows: Mapping[str, Float[Array, " contexts"]],
         expected: Expectations,
     ) -> dict[str, Float[Array, ""]]:
         r"""Compare the output embeddings of a pair (s1, s2) with their optimum, over the contexts whose target is in the pair.

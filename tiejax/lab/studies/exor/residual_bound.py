@@ -27,7 +27,7 @@ ROUNDING = 1e-9  # relative
 
 def bound(
     states: Float[np.ndarray, "... contexts width"],
-    share: Float[np.ndarray, "contexts"],
+    share: Float[np.ndarray, " contexts"],
     difference: Float[np.ndarray, "... width"],
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
     """Return |e1 - e2| and rms / sigma, in float64; the bound is infinite if sigma is 0.

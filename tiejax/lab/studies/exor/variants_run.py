@@ -17,8 +17,8 @@ from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs import contents
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import write_outputs
-from tiejax.lab.runs.launched import Launched, claim, prepare
-from tiejax.lab.runs.parts import InSeries, agreed
+from tiejax.lab.runs.launched import Launched, prepare, reserve
+from tiejax.lab.runs.parts import InSeries, value_of_first
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.runs.run_directory import CONFIG, RESULTS, RunDirectory
 from tiejax.lab.runs.train import begin, write_environment
@@ -45,7 +45,7 @@ def run(launched: Launched, console: Console) -> int:
     settings, directory = launched.settings, launched.run
     if directory is not None and launched.switches["overwrite"]:
         empty(settings.by_variant)
-    left = agreed(lambda: [name for name, own in settings.by_variant.items() if not is_finished(own)])
+    left = value_of_first(lambda: [name for name, own in settings.by_variant.items() if not is_finished(own)])
     console.say(f"{counted(len(settings.by_variant), 'run')} of EXor in {settings.out}, {len(left)} to be trained")
     for number, name in enumerate(left):
         if any(asked for (asked,) in cluster.agree([stop()])):
@@ -78,7 +78,7 @@ def empty(by_variant: Mapping[str, Settings]) -> None:
         if RunDirectory.state(out) != "new":
             contents.check(out, overwrite=True)
             RunDirectory.check_study(out, STUDY.name, "overwrite")
-            RunDirectory.claim(STUDY, own, resume=False, overwrite=True).release()
+            RunDirectory.reserve(STUDY, own, resume=False, overwrite=True).release()
 
 
 def is_finished(own: Settings) -> bool:
@@ -93,7 +93,7 @@ def results_of(own: Settings) -> dict[str, Any]:
     """Return the results of the finished run of a variant; raises BadInput if they are damaged or of other settings."""
     out = Path(own.out or "")
     # Claimed for a moment, which checks that the run was made with these settings and that no process is changing it.
-    directory = RunDirectory.claim(STUDY, own, resume=True, overwrite=False)
+    directory = RunDirectory.reserve(STUDY, own, resume=True, overwrite=False)
     directory.release()
     found = RunDirectory.results(out, directory.manifest)
     if found is None:
@@ -104,7 +104,7 @@ def results_of(own: Settings) -> dict[str, Any]:
 def _train(launched: Launched, own: Settings, console: Console, stop: Stop, series: InSeries) -> int:
     """Train the run of a variant to its end, from its last checkpoint if there is one; return the exit status."""
     out = Path(own.out or "")
-    begun = agreed(lambda: RunDirectory.state(out) != "new")
+    begun = value_of_first(lambda: RunDirectory.state(out) != "new")
     if launched.first:
         contents.check(out, overwrite=False)
         if (out / CONFIG).exists():
@@ -113,7 +113,7 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
     request = Request(own, switches, out, argv=())
     ready = prepare(STUDY, request, launched.first, alone=jax.process_count() == 1)._replace(command=launched.command)
     if launched.first:
-        ready = claim(STUDY, ready)
+        ready = reserve(STUDY, ready)
     with ready.tracker:
         write_environment(ready)
         return study.train_and_report(ready, console, stop, study.kind_of(own), series)

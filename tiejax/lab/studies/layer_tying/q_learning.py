@@ -36,11 +36,11 @@ class Learner(NamedTuple):
 class Transition(NamedTuple):
     """An action with its reward. state, next_state: s before and after the action."""
 
-    state: Int32[Array, "layers"]
+    state: Int32[Array, " layers"]
     layer: Int32[Array, ""]
     action: Int32[Array, ""]
     reward: Float[Array, ""]
-    next_state: Int32[Array, "layers"]
+    next_state: Int32[Array, " layers"]
 
 
 def number_of_values(layers: int) -> int:
@@ -66,7 +66,7 @@ def init(key: Key[Array, ""], layers: int) -> Network:
     return network
 
 
-def values(network: Network, state: Int32[Array, "layers"]) -> Float[Array, "values"]:
+def values(network: Network, state: Int32[Array, " layers"]) -> Float[Array, "values"]:
     """Return Q(s, .) of the actions of all layers; the input is s as floats, unscaled."""
     before = jnp.dot(state.astype(jnp.float32), network["hidden_kernel"], precision="highest") + network["hidden_bias"]
     return jnp.dot(jax.nn.relu(before), network["out_kernel"], precision="highest") + network["out_bias"]
@@ -78,7 +78,7 @@ def epsilon_at(episode: int, floor: float, decay: float = 0.95) -> float:
 
 
 def choose(
-    network: Network, state: Int32[Array, "layers"], layer: Int32[Array, ""], epsilon: Float[Array, ""], key: Key[Array, ""]
+    network: Network, state: Int32[Array, " layers"], layer: Int32[Array, ""], epsilon: Float[Array, ""], key: Key[Array, ""]
 ) -> Int32[Array, ""]:
     """Return an epsilon-greedy action: uniform over the actions of layer i with probability epsilon, otherwise argmax Q."""
     explore_key, action_key = jax.random.split(key)

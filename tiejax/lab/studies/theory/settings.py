@@ -84,7 +84,7 @@ STUDY = Study(
         positional=("run",),
     ),
     run="tiejax.lab.studies.theory.study:run",
-    claims_at_end=True,
+    reserves_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,
     any_platform=lambda settings: False,  # the CPU

@@ -43,7 +43,7 @@ def run(launched: Launched, console: Console) -> int:
         results = plain(check(settings, console.warn, progress))
 
     # Claimed last, so that a check that fails leaves no directory.
-    directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
+    directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": ["cpu"]}, launched.command)
     report = write_outputs(directory, settings, results, figures.plot_all(results), page.page)
     for line in page.finding(results):

@@ -19,7 +19,7 @@ FIXED = {
 UNSET = None  # what jax has for the precision of products unless the environment sets it
 
 
-def fix_numbers(console: Console) -> None:
+def fix_jax_configuration(console: Console) -> None:
     """Set the configuration of jax that decides numbers; warn where the environment asks for something else."""
     for name, value in FIXED.items():
         given = getattr(jax.config, name)

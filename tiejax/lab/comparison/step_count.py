@@ -32,7 +32,7 @@ def block_size(parts: Parts, devices_each: int = 1) -> int:
     return max(devices, len(seed_list(parts[0])))
 
 
-class Budget(NamedTuple):
+class StepCount(NamedTuple):
     """What decides the number of steps.
 
     Attributes:
@@ -65,16 +65,16 @@ class Budget(NamedTuple):
         return {"steps": np.array(steps), "block": np.array(block), "seconds_per_step": np.array(seconds)}
 
 
-def steps_of(budget: Budget, stages: Stages, block: int, console: Console) -> int:
+def steps_of(count: StepCount, stages: Stages, block: int, console: Console) -> int:
     """Return the number of steps, which is fixed when the run starts; raises BadInput if blocks now have another size."""
-    found = stages.once(PLAN, functools.partial(budget.plan, block))
+    found = stages.once(PLAN, functools.partial(count.plan, block))
     if int(found["block"]) != block:
         raise BadInput(
             f"--resume: the run was started with {int(found['block'])} models at a time, which are {block} on "
             "the devices of this machine; set JAX_NUM_CPU_DEVICES, or start another run"
         )
     steps = int(found["steps"])
-    if budget.steps is None:
+    if count.steps is None:
         console.say(f"{steps:,} steps: {float(found['seconds_per_step']):.3f} s a step of {block} models")
     return steps
 

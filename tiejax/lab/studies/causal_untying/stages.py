@@ -3,8 +3,8 @@
 import functools
 
 from tiejax.lab.comparison import segments
-from tiejax.lab.comparison.budget import PLAN, Budget, Parts, block_size, seconds_of_step
 from tiejax.lab.comparison.segments import Segment
+from tiejax.lab.comparison.step_count import PLAN, Parts, StepCount, block_size, seconds_of_step
 from tiejax.lab.comparison.training import Trainer, costs_of, tuning_blocks, tuning_stage
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.settings.checks import seed_list
@@ -52,14 +52,14 @@ def costs(settings: Settings, parts: Parts) -> dict[str, float]:
     return planned
 
 
-def budget_of(settings: Settings, text: Text, stages: Stages, parts: Parts) -> Budget:
+def step_count_of(settings: Settings, text: Text, stages: Stages, parts: Parts) -> StepCount:
     """Return what decides the number of steps."""
     block = block_size(parts)
     one_more = tuning_blocks(settings.rates[:1], settings.tuning_seeds, block)
     another_rate = len(TUNED) * len(one_more) if settings.tuned else 0  # for each class
     triggered = SEEDS if settings.explore and (settings.tuned or settings.trigger is not None) else 0  # prefix and untied
     trainer = Trainer(Recipe(settings, text), MOST_STEPS, stages)
-    return Budget(
+    return StepCount(
         steps=settings.steps,
         hours=settings.hours,
         unit=settings.step_unit,

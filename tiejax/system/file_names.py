@@ -18,7 +18,7 @@ def is_name(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming_file(path: Path) -> Iterator[None]:
     """Add `path` to OSErrors without a filename that are raised in this context, such as those of a failed write."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""Start of a study, in one process or several: check settings, prepare the data, claim the run directory, run."""
+"""Start of a study, in one process or several: check settings, prepare the data, reserve the run directory, run."""
 
 import os
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from tiejax.lab.runs import cluster_environment, compiled, environment, resume
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.launched import Launched, claim, prepare
+from tiejax.lab.runs.launched import Launched, prepare, reserve
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, refused
@@ -20,7 +20,7 @@ def open_study(study: Study) -> NoReturn:
 
 
 def main(study: Study, argv: Sequence[str]) -> int:
-    """Check the command line, claim the run directory and run the study; return the exit status. Raises BadInput.
+    """Check the command line, reserve the run directory and run the study; return the exit status. Raises BadInput.
 
     jax is imported only after the command line has been checked and the environment that jax reads has been set.
     """
@@ -36,7 +36,7 @@ def main(study: Study, argv: Sequence[str]) -> int:
     if several or study.device_a_core(request.settings):
         environment.one_device_a_core()
     compiled.use(recompile=request.switches.get("recompile", False))
-    launched = _with_others(study, request, cluster) if several else claim(study, prepare(study, request, first=True))
+    launched = _with_others(study, request, cluster) if several else reserve(study, prepare(study, request, first=True))
     console = Console(launched.switches["quiet"], silent=not launched.first)
     if launched.finished:
         console.result(f"the run is finished: {Path(launched.settings.out) / 'report.html'}")
