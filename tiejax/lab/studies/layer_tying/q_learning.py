@@ -80,12 +80,16 @@ def epsilon_at(episode: int, floor: float, decay: float = 0.95) -> float:
 def choose(
     network: Network, state: Int32[Array, " layers"], layer: Int32[Array, ""], epsilon: Float[Array, ""], key: Key[Array, ""]
 ) -> Int32[Array, ""]:
-    """Return an epsilon-greedy action: uniform over the actions of layer i with probability epsilon, otherwise argmax Q."""
+    """Return an epsilon-greedy action: uniform over the actions of layer i with probability epsilon, otherwise argmax Q.
+
+    An agent whose values are not finite, after the reward of a diverged model, no longer acts: the layer stays as it is.
+    """
     explore_key, action_key = jax.random.split(key)
-    first = layer * (layer + 1) // 2
-    greedy = jnp.argmax(values(network, state) + mask_of(layer, len(state))) - first
+    first, found = layer * (layer + 1) // 2, values(network, state)
+    greedy = jnp.argmax(found + mask_of(layer, len(state))) - first
     uniform = jax.random.randint(action_key, (), 0, layer + 1)
-    return jnp.where(jax.random.uniform(explore_key) < epsilon, uniform, greedy).astype(jnp.int32)
+    chosen = jnp.where(jax.random.uniform(explore_key) < epsilon, uniform, greedy)
+    return jnp.where(jnp.all(jnp.isfinite(found)), chosen, state[layer]).astype(jnp.int32)
 
 
 def reward_of(kind: Reward, loss: Float[Array, ""]) -> Float[Array, ""]:
