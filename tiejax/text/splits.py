@@ -4,16 +4,15 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tiejax.text import corpus as corpora
-from tiejax.text.array_records import SPLITS, Progress
+from tiejax.text.array_records import SPLITS, Progress, ignore
 from tiejax.text.errors import CorpusError
 from tiejax.text.files import is_text
 from tiejax.text.sources import TFDS, Source
-from tiejax.text.stored import ignore
 
 # Ends of the three streams cut from one corpus, in tenths of its characters.
 ENDS = (8, 9, 10)
@@ -22,10 +21,8 @@ FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "tes
 FIELDS = ("corpus", "validation", "test")
 
 
-def split_names(
-    corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of the training, validation and test texts; the last two are empty if the corpus has to be cut.
+def split_names(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names of the training, validation and test texts by setting; the last two empty if the corpus must be cut.
 
     Raises CorpusError if only one of validation and test is given.
     """
@@ -33,8 +30,8 @@ def split_names(
         if present and not missing:
             raise CorpusError(f"{field}: required, since {other} is given; without both of them the corpus is cut 80/10/10")
     if len(corpus) == 1 and not validation and (files := _presplit_files(corpus[0])):
-        return [files["train"]], [files["validation"]], [files["test"]]
-    return list(corpus), list(validation), list(test)
+        corpus, validation, test = ([files[split]] for split in SPLITS)
+    return dict(zip(FIELDS, map(list, (corpus, validation, test)), strict=True))
 
 
 def _presplit_files(name: str) -> dict[str, str] | None:
@@ -76,8 +73,11 @@ class FieldText(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SplitTexts:
-    """The texts of the three streams, or one text that has to be cut."""
+class Texts:
+    """The texts of the three splits, or one text of them all.
+
+    progress: called with (phase, done, total), in bytes, while they are read.
+    """
 
     texts: list[FieldText]
     progress: Progress
@@ -118,18 +118,21 @@ class SplitTexts:
         """Yield every document in order as a passage; a document cut between streams gives one passage per stream."""
         if self.needs_cutting:
             ends = [self._characters * end // ENDS[-1] for end in ENDS]
-            ((text, report),) = self._with_progress(phase)
-            yield from cut(corpora.read(text.sources, report), ends)
+            yield from cut(corpora.read(*self.whole(phase)), ends)
             return
         for split, (text, report) in zip(SPLITS, self._with_progress(phase), strict=True):
             with _errors_about(text.field):
                 for document in corpora.read(text.sources, report):
                     yield Passage(split, document)
 
+    def whole(self, phase: str) -> tuple[list[Source], Callable[[int], None]]:
+        """Return the sources of the only text, and a callback for the number of bytes read from them."""
+        ((text, report),) = self._with_progress(phase)
+        return text.sources, report
+
     @functools.cached_property
     def _characters(self) -> int:
-        ((text, report),) = self._with_progress("counting the characters")
-        return sum(map(len, corpora.read(text.sources, report)))
+        return sum(map(len, corpora.read(*self.whole("counting the characters"))))
 
     def _with_progress(self, phase: str) -> Iterator[tuple[FieldText, Callable[[int], None]]]:
         """Yield each text with a callback for the number of bytes read from it."""
@@ -140,22 +143,23 @@ class SplitTexts:
 
 
 def open_texts(
-    names: Sequence[list[str]],
+    names: Mapping[str, Sequence[str]],
     text_feature: str | None,
     tfds_dir: str | None,
     say: Callable[[str], None],
     progress: Progress,
-) -> SplitTexts:
-    """Open the texts with the names from `split_names`; other arguments and errors as in `corpus.sources`."""
-    is_set = [any(name.startswith(TFDS) for name in one) for one in names]
+) -> Texts:
+    """Open the texts with these names by setting, `corpus` first; other arguments and errors as in `corpus.sources`."""
+    is_set = {field: any(name.startswith(TFDS) for name in one) for field, one in names.items()}
     texts = []
-    for index, field in enumerate(FIELDS):
-        if index == 0 or names[index]:
-            # If none of the three is a data set, the first one raises the error about text_feature.
-            feature = text_feature if is_set[index] or (index == 0 and not any(is_set)) else None
+    for field, one in names.items():
+        first = field == FIELDS[0]
+        if first or one:
+            # If none of the texts is a data set, the first one raises the error about text_feature.
+            feature = text_feature if is_set[field] or (first and not any(is_set.values())) else None
             with _errors_about(field):
-                texts.append(FieldText(field, corpora.sources(names[index], feature, tfds_dir, say)))
-    return SplitTexts(texts, progress)
+                texts.append(FieldText(field, corpora.sources(one, feature, tfds_dir, say)))
+    return Texts(texts, progress)
 
 
 @contextlib.contextmanager

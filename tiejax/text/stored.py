@@ -1,101 +1,133 @@
-"""Prepared token sets on disk: built once under a lock, atomically, and verified when opened."""
+"""Texts prepared as sets of tokens on disk: built once under a lock, atomically, and verified when opened."""
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Required, TypedDict, TypeVar, Unpack
 
 import filelock
 import tokenizers
 
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import Progress, Sequences, write
+from tiejax.text.array_records import Progress, Sequences, dtype_for, ignore, read_split, write
 from tiejax.text.errors import CorpusError, first_line
-from tiejax.text.sources import Source
+from tiejax.text.splits import Texts, open_texts
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
 INCOMPLETE = "incomplete-"
 
 
 class Recipe(NamedTuple):
-    """How texts are turned into a token set.
+    """How texts are turned into a set of tokens.
 
     settings: everything except the tokenizer that determines the tokens, including the fingerprint of the texts; can be
-    written as JSON. vocabulary: name of the tokenizer trained on the texts, part of its file name. train: trains it.
-    check: raises CorpusError if a given tokenizer is unsuitable.
-    tokenise: (tokenizer) -> (splits, counts); raises CorpusError if the texts have changed since their fingerprint was taken.
+    written as JSON. vocabulary: name of the tokenizer trained on the texts, part of its file name. trained: words for that
+    tokenizer. train: trains it. check: raises CorpusError if a given tokenizer is unsuitable. tokenise: (tokenizer) ->
+    (splits, counts).
     """
 
     settings: Mapping[str, Any]
     vocabulary: str
+    trained: str
     train: Callable[[], tokenizers.Tokenizer]
     check: Callable[[tokenizers.Tokenizer], object]
     tokenise: Callable[[tokenizers.Tokenizer], tuple[Mapping[str, Sequences], dict[str, Any]]]
 
 
-class Stored(NamedTuple):
-    """A token set on disk. fingerprint: SHA-256 (hex) of texts, tokenizer and settings. facts: settings, counts and bytes."""
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A set of tokens on disk, verified against its manifest when opened.
+
+    fingerprint: SHA-256 (hex) of texts, tokenizer and settings. facts: the texts, the settings, counts and bytes; can be
+    written as JSON.
+    """
+
+    KIND: ClassVar[str]  # prefix of the names of such sets
 
     folder: Path
     fingerprint: str
     tokenizer: tokenizers.Tokenizer
     facts: dict[str, Any]
 
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.folder / TOKENIZER
 
-def ignore(*_: object) -> None:
-    """No-op callback for messages and progress."""
+    def records(self, name: str) -> Sequences:
+        """Return the sequences of "train", "validation" or "test" as they were written."""
+        return read_split(self.folder, name, dtype_for(tokenization.number_of_ids(self.tokenizer)))
+
+
+class Asked(TypedDict, total=False):
+    """The arguments of every preparation of text.
+
+    tokenizer: as in `tokenizer.load`; None to train one, once per text.
+    vocab_size: maximum size of the vocabulary if a tokenizer is trained.
+    folder: folder of prepared data, created if missing.
+    text_feature, tfds_dir: as in `corpus.documents`.
+    trained: file of a tokenizer trained on this text earlier, used instead of training one.
+    say: called with one-line messages for the user.
+    progress: called with (phase, done, total) from time to time.
+    """
+
+    tokenizer: Required[str | None]
+    vocab_size: Required[int]
+    folder: Required[Path]
+    text_feature: str | None
+    tfds_dir: str | None
+    trained: str | None
+    say: Callable[[str], None]
+    progress: Progress
+
+
+P = TypeVar("P", bound=Prepared)
 
 
 def prepare(
-    kind: str,
-    folder: Path,
-    tokenizer: str | None,
-    recipe: Callable[[], Recipe],
-    say: Callable[[str], None] = ignore,
-    progress: Progress = ignore,
-) -> Stored:
-    """Prepare a token set in `folder`, or open it if it is prepared there already.
+    form: type[P], names: Mapping[str, Sequence[str]], recipe: Callable[[Texts, list[str], int], Recipe], **asked: Unpack[Asked]
+) -> P:
+    """Tokenise texts into a folder, or open them if they are prepared there already.
 
-    kind: prefix of the name of the set. tokenizer: as in `tokenizer.load`; None to train one, once per text. recipe: called
-    while the folder is locked; opens the texts. say: called with one-line messages for the user. progress: called with
-    (phase, done, total). Raises CorpusError.
+    names: of the texts, as in `corpus.documents`, by setting. recipe: (texts, their fingerprints, `vocab_size`) -> how they
+    are tokenised; called while the folder is locked. Raises CorpusError if a text, the tokenizer or a setting cannot be used,
+    and OSError if the disk is full or cannot be written.
     """
+    say, progress = asked.get("say", ignore), asked.get("progress", ignore)
+    folder, given = asked["folder"], asked["tokenizer"] or asked.get("trained")
     with _locked_folder(folder, say):
-        asked = recipe()
-        if tokenizer is None:
-            model = _trained_once(folder, asked.vocabulary, asked.train)
+        texts = open_texts(names, asked.get("text_feature"), asked.get("tfds_dir"), say, progress)
+        hashes = texts.fingerprints()
+        how = recipe(texts, hashes, asked["vocab_size"])
+        if given is None:
+            model = _trained_once(folder, how.vocabulary, how.train)
         else:
-            given = tokenization.load(tokenizer)
-            asked.check(given)
-            model = given.to_str().encode()
-        settings = {**asked.settings, "tokenizer_sha256": hashlib.sha256(model).hexdigest()}
+            tokenizer = tokenization.load(given)
+            how.check(tokenizer)
+            model = tokenizer.to_str().encode()
+        settings = {**how.settings, "tokenizer_sha256": hashlib.sha256(model).hexdigest()}
         fingerprint = digest(settings)
-        target = folder / f"{kind}-{fingerprint[:16]}"
+        target = folder / f"{form.KIND}-{fingerprint[:16]}"
         if not target.exists():
             say(f"preparing the text in {target}")
             with atomic_folder(target) as incomplete:
                 (incomplete / TOKENIZER).write_bytes(model)
-                splits, counts = asked.tokenise(tokenization.load(str(incomplete / TOKENIZER)))
-                write(incomplete, f"text_{kind}", splits, progress)
+                splits, counts = how.tokenise(tokenization.load(str(incomplete / TOKENIZER)))
+                texts.check(hashes)
+                write(incomplete, f"text_{form.KIND}", splits, progress)
                 _write_manifest(incomplete, fingerprint, {**settings, **counts})
-        facts = _verified_facts(target, fingerprint)
-        return Stored(target, fingerprint, tokenization.load(str(target / TOKENIZER)), facts)
+        facts = {**names, "tokenizer": asked["tokenizer"] or how.trained, **_verified_facts(target, fingerprint)}
+        return form(target, fingerprint, tokenization.load(str(target / TOKENIZER)), facts)
 
 
 def digest(content: object) -> str:
     """Return the SHA-256 (hex) of a value serialised as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def byte_progress(progress: Progress, phase: str, sources: Iterable[Source]) -> Callable[[int], None]:
-    """Return a callback that takes the number of bytes read from the sources and reports it as progress in a phase."""
-    size = sum(source.size for source in sources)
-    return lambda taken: progress(phase, taken, size)
 
 
 # Locked and atomically created folders.

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import text_arguments
+from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import Need, check_memory, check_steps
@@ -17,7 +17,6 @@ from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 from tiejax.text import buckets, sentences
 from tiejax.text import twins as planting
 from tiejax.text.array_records import Sequences
-from tiejax.text.errors import CorpusError
 from tiejax.text.tokenizer import Vocabulary
 
 UNRELATED_PAIRS = 100  # as published
@@ -39,19 +38,14 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
 
     resume: use the vocabulary with which the run was started.
     """
-    try:
-        with console.preparing() as progress:
-            prepared = sentences.prepare(
-                **text_arguments(settings, resume),
-                max_length=settings.max_length,
-                min_length=settings.min_length,
-                rows_are_sentences=settings.rows_are_sentences,
-                say=console.say,
-                progress=progress,
-            )
-            text = with_twins(settings, prepared, console.warn)
-    except CorpusError as error:
-        raise BadInput(f"--{error}") from None
+    with preparing(settings, console, resume) as asked:
+        prepared = sentences.prepare(
+            **asked,
+            max_length=settings.max_length,
+            min_length=settings.min_length,
+            rows_are_sentences=settings.rows_are_sentences,
+        )
+        text = with_twins(settings, prepared, console.warn)
     planned = plan(settings, text, jax.device_count(), jax.local_device_count(), jax.default_backend())
     checks.check_untie_steps(settings.untie_at or [], planned.steps)
     decided = sizes.Decided(
@@ -65,7 +59,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
     return text, planned
 
 
-def with_twins(settings: Settings, prepared: sentences.Prepared, warn: Callable[[str], None]) -> Text:
+def with_twins(settings: Settings, prepared: sentences.Sentences, warn: Callable[[str], None]) -> Text:
     """Plant the twins of the settings in a prepared text; raises BadInput."""
     vocabulary = prepared.vocabulary
     unknown = vocabulary.unknown if settings.missing_words == "as_unknown" else None
