@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import importlib.metadata
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -16,7 +16,7 @@ from tiejax.text import tokenizer as tokenization
 from tiejax.text.array_records import SPLITS, Sequences, dtype_for
 from tiejax.text.errors import CorpusError
 from tiejax.text.splits import Texts
-from tiejax.text.stored import Asked, Prepared, Recipe
+from tiejax.text.stored import Prepared, Recipe
 from tiejax.text.tokenizer import Vocabulary
 
 # Ends of the training, validation and test splits, in tenths of the sentences.
@@ -53,7 +53,7 @@ def prepare(
     min_length: int,
     rows_are_sentences: bool = False,
     kind: Kind = "WordPiece",
-    **asked: Unpack[Asked],
+    **asked: Any,
 ) -> Sentences:
     """Tokenise the sentences of a corpus.
 
@@ -67,7 +67,7 @@ def prepare(
         rows_are_sentences: treat every example of a data set, or line of a file, as one sentence; with `min_length` 2 none
             is dropped.
         kind: kind of tokenizer to train.
-        **asked: as in `stored.Asked`; errors as in `stored.prepare`.
+        **asked: as in `stored.prepare`, as are the errors.
     """
     limits = _Limits(max_length, min_length, rows_are_sentences)
     limits.check()

@@ -61,25 +61,15 @@ class Passage(NamedTuple):
     begins: bool = True
 
 
-class FieldText(NamedTuple):
-    """The sources given by the setting `field`, which errors about them name."""
-
-    field: str
-    sources: list[Source]
-
-    @property
-    def size(self) -> int:
-        return sum(source.size for source in self.sources)
-
-
 @dataclasses.dataclass(frozen=True)
 class Texts:
     """The texts of the three splits, or one text of them all.
 
-    progress: called with (phase, done, total), in bytes, while they are read.
+    texts: the sources of each by its setting, which errors about them name. progress: called with (phase, done, total), in
+    bytes, while they are read.
     """
 
-    texts: list[FieldText]
+    texts: dict[str, list[Source]]
     progress: Progress
 
     @property
@@ -88,22 +78,22 @@ class Texts:
 
     @property
     def size(self) -> int:
-        return sum(text.size for text in self.texts)
+        return sum(source.size for sources in self.texts.values() for source in sources)
 
     def fingerprints(self) -> list[str]:
         """Return the fingerprint of every text."""
         hashes = []
-        for text, report in self._with_progress("reading"):
-            with _errors_about(text.field):
-                hashes.append(corpora.fingerprint(text.sources, report))
+        for field, sources, report in self._with_progress("reading"):
+            with _errors_about(field):
+                hashes.append(corpora.fingerprint(sources, report))
         return hashes
 
     def check(self, fingerprints: Sequence[str]) -> None:
         """Raise CorpusError if a fingerprint has changed."""
         again = dataclasses.replace(self, progress=ignore).fingerprints()
-        for text, before, now in zip(self.texts, fingerprints, again, strict=True):
+        for field, before, now in zip(self.texts, fingerprints, again, strict=True):
             if now != before:
-                raise CorpusError(f"{text.field}: changed while it was being read; start again")
+                raise CorpusError(f"{field}: changed while it was being read; start again")
 
     def training_texts(self) -> Iterator[str]:
         """Yield the texts of the training stream."""
@@ -120,26 +110,26 @@ class Texts:
             ends = [self._characters * end // ENDS[-1] for end in ENDS]
             yield from cut(corpora.read(*self.whole(phase)), ends)
             return
-        for split, (text, report) in zip(SPLITS, self._with_progress(phase), strict=True):
-            with _errors_about(text.field):
-                for document in corpora.read(text.sources, report):
+        for split, (field, sources, report) in zip(SPLITS, self._with_progress(phase), strict=True):
+            with _errors_about(field):
+                for document in corpora.read(sources, report):
                     yield Passage(split, document)
 
     def whole(self, phase: str) -> tuple[list[Source], Callable[[int], None]]:
         """Return the sources of the only text, and a callback for the number of bytes read from them."""
-        ((text, report),) = self._with_progress(phase)
-        return text.sources, report
+        ((_, sources, report),) = self._with_progress(phase)
+        return sources, report
 
     @functools.cached_property
     def _characters(self) -> int:
         return sum(map(len, corpora.read(*self.whole("counting the characters"))))
 
-    def _with_progress(self, phase: str) -> Iterator[tuple[FieldText, Callable[[int], None]]]:
-        """Yield each text with a callback for the number of bytes read from it."""
+    def _with_progress(self, phase: str) -> Iterator[tuple[str, list[Source], Callable[[int], None]]]:
+        """Yield each text with its setting and a callback for the number of bytes read from it."""
         size, before = self.size, 0
-        for text in self.texts:
-            yield text, functools.partial(lambda before, taken: self.progress(phase, before + taken, size), before)
-            before += text.size
+        for field, sources in self.texts.items():
+            yield field, sources, functools.partial(lambda before, taken: self.progress(phase, before + taken, size), before)
+            before += sum(source.size for source in sources)
 
 
 def open_texts(
@@ -151,14 +141,14 @@ def open_texts(
 ) -> Texts:
     """Open the texts with these names by setting, `corpus` first; other arguments and errors as in `corpus.sources`."""
     is_set = {field: any(name.startswith(TFDS) for name in one) for field, one in names.items()}
-    texts = []
+    texts = {}
     for field, one in names.items():
         first = field == FIELDS[0]
         if first or one:
             # If none of the texts is a data set, the first one raises the error about text_feature.
             feature = text_feature if is_set[field] or (first and not any(is_set.values())) else None
             with _errors_about(field):
-                texts.append(FieldText(field, corpora.sources(one, feature, tfds_dir, say)))
+                texts[field] = corpora.sources(one, feature, tfds_dir, say)
     return Texts(texts, progress)
 
 

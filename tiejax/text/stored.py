@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Required, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import filelock
 import tokenizers
@@ -64,52 +64,52 @@ class Prepared:
         return read_split(self.folder, name, dtype_for(tokenization.number_of_ids(self.tokenizer)))
 
 
-class Asked(TypedDict, total=False):
-    """The arguments of every preparation of text.
-
-    tokenizer: as in `tokenizer.load`; None to train one, once per text.
-    vocab_size: maximum size of the vocabulary if a tokenizer is trained.
-    folder: folder of prepared data, created if missing.
-    text_feature, tfds_dir: as in `corpus.documents`.
-    trained: file of a tokenizer trained on this text earlier, used instead of training one.
-    say: called with one-line messages for the user.
-    progress: called with (phase, done, total) from time to time.
-    """
-
-    tokenizer: Required[str | None]
-    vocab_size: Required[int]
-    folder: Required[Path]
-    text_feature: str | None
-    tfds_dir: str | None
-    trained: str | None
-    say: Callable[[str], None]
-    progress: Progress
-
-
 P = TypeVar("P", bound=Prepared)
 
 
 def prepare(
-    form: type[P], names: Mapping[str, Sequence[str]], recipe: Callable[[Texts, list[str], int], Recipe], **asked: Unpack[Asked]
+    form: type[P],
+    names: Mapping[str, Sequence[str]],
+    recipe: Callable[[Texts, list[str], int], Recipe],
+    *,
+    tokenizer: str | None,
+    vocab_size: int,
+    folder: Path,
+    text_feature: str | None = None,
+    tfds_dir: str | None = None,
+    trained: str | None = None,
+    say: Callable[[str], None] = ignore,
+    progress: Progress = ignore,
 ) -> P:
-    """Tokenise texts into a folder, or open them if they are prepared there already.
+    """Tokenise texts into `folder`, or open them if they are prepared there already.
 
-    names: of the texts, as in `corpus.documents`, by setting. recipe: (texts, their fingerprints, `vocab_size`) -> how they
-    are tokenised; called while the folder is locked. Raises CorpusError if a text, the tokenizer or a setting cannot be used,
-    and OSError if the disk is full or cannot be written.
+    Args:
+        form: the type of the prepared set.
+        names: the names of the texts by setting, as in `corpus.documents`.
+        recipe: (texts, their fingerprints, vocab_size) -> how to tokenise them; called while the folder is locked.
+        tokenizer: as in `tokenizer.load`; None to train one, once per text.
+        vocab_size: maximum size of the vocabulary if a tokenizer is trained.
+        folder: folder of prepared data, created if missing.
+        text_feature: as in `corpus.documents`.
+        tfds_dir: as in `corpus.documents`.
+        trained: file of a tokenizer trained on this text earlier, used instead of training one.
+        say: called with one-line messages for the user.
+        progress: called with (phase, done, total) from time to time.
+
+    Raises:
+        CorpusError: if a text, the tokenizer or a setting cannot be used.
+        OSError: if the disk is full or cannot be written.
     """
-    say, progress = asked.get("say", ignore), asked.get("progress", ignore)
-    folder, given = asked["folder"], asked["tokenizer"] or asked.get("trained")
     with _locked_folder(folder, say):
-        texts = open_texts(names, asked.get("text_feature"), asked.get("tfds_dir"), say, progress)
+        texts = open_texts(names, text_feature, tfds_dir, say, progress)
         hashes = texts.fingerprints()
-        how = recipe(texts, hashes, asked["vocab_size"])
-        if given is None:
+        how = recipe(texts, hashes, vocab_size)
+        if (file := tokenizer or trained) is None:
             model = _trained_once(folder, how.vocabulary, how.train)
         else:
-            tokenizer = tokenization.load(given)
-            how.check(tokenizer)
-            model = tokenizer.to_str().encode()
+            given = tokenization.load(file)
+            how.check(given)
+            model = given.to_str().encode()
         settings = {**how.settings, "tokenizer_sha256": hashlib.sha256(model).hexdigest()}
         fingerprint = digest(settings)
         target = folder / f"{form.KIND}-{fingerprint[:16]}"
@@ -121,7 +121,7 @@ def prepare(
                 texts.check(hashes)
                 write(incomplete, f"text_{form.KIND}", splits, progress)
                 _write_manifest(incomplete, fingerprint, {**settings, **counts})
-        facts = {**names, "tokenizer": asked["tokenizer"] or how.trained, **_verified_facts(target, fingerprint)}
+        facts = {**names, "tokenizer": tokenizer or how.trained, **_verified_facts(target, fingerprint)}
         return form(target, fingerprint, tokenization.load(str(target / TOKENIZER)), facts)
 
 
@@ -141,7 +141,13 @@ def _locked_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, say):
+        lock = filelock.FileLock(folder / ".lock")
+        try:
+            held = lock.acquire(timeout=0)
+        except filelock.Timeout:
+            say(f"another process is preparing text in {folder}; waiting for it")
+            held = lock.acquire()
+        with held:
             for left in folder.glob(f"{INCOMPLETE}*"):
                 _remove(left)
             yield
@@ -151,20 +157,6 @@ def _locked_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         if error.filename is not None:
             raise
         raise OSError(error.errno or errno.EIO, error.strerror or first_line(error), str(folder)) from None
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    lock = filelock.FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        say(f"another process is preparing text in {folder}; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _remove(path: Path) -> None:
@@ -218,9 +210,7 @@ def _write_manifest(folder: Path, fingerprint: str, facts: dict[str, Any]) -> No
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in paths}
     content = {"fingerprint": fingerprint, "facts": facts, "files": files}
-    partial = folder / f".{MANIFEST}.part"
-    partial.write_text(json.dumps({**content, "digest": digest(content)}, indent=1))
-    os.replace(partial, folder / MANIFEST)
+    (folder / MANIFEST).write_text(json.dumps({**content, "digest": digest(content)}, indent=1))
 
 
 def _verified_facts(folder: Path, fingerprint: str) -> dict[str, Any]:

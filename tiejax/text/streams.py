@@ -7,7 +7,7 @@ import array
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -18,7 +18,7 @@ from tiejax.text import tokenizer as tokenization
 from tiejax.text.array_records import SPLITS, Sequences, dtype_for
 from tiejax.text.errors import CorpusError
 from tiejax.text.splits import Passage, Texts
-from tiejax.text.stored import Asked, Prepared, Recipe
+from tiejax.text.stored import Prepared, Recipe
 
 # Increment whenever a change makes the same text give different streams.
 FORMAT = 2
@@ -54,7 +54,7 @@ class Streams(Prepared):
         return [self.tokenizer.decode([token], skip_special_tokens=False) for token in range(self.vocabulary)]
 
 
-def prepare(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str], **asked: Unpack[Asked]) -> Streams:
+def prepare(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str], **asked: Any) -> Streams:
     """Tokenise the streams of a corpus; a trained tokenizer is a byte-level BPE, trained on the training stream alone.
 
     Args:
@@ -63,7 +63,7 @@ def prepare(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str
             cut 80/10/10, in order, between two words.
         validation: the validation text, likewise.
         test: the test text, likewise.
-        **asked: as in `stored.Asked`; errors as in `stored.prepare`.
+        **asked: as in `stored.prepare`, as are the errors.
     """
     return stored.prepare(Streams, splits.split_names(corpus, validation, test), _recipe, **asked)
 
@@ -130,7 +130,10 @@ def _tokenised(texts: Texts, tokenizer: tokenizers.Tokenizer) -> tuple[dict[str,
         )
     counts = {name: stream.counts for name, stream in streams.items()}
     facts = {"documents": documents, "characters": characters, "splits": counts}
-    records = {name: _records(np.frombuffer(stream.ids, dtype)) for name, stream in streams.items()}
+    ids = {name: np.frombuffer(stream.ids, dtype) for name, stream in streams.items()}
+    records = {
+        name: Sequences(every, np.r_[0 : len(every) : RECORD, len(every)].astype(np.int64)) for name, every in ids.items()
+    }
     return records, {**facts, "vocabulary": tokenization.number_of_ids(tokenizer)}
 
 
@@ -139,7 +142,3 @@ def _parts(texts: Texts, tokenizer: tokenizers.Tokenizer) -> Iterator[tuple[Pass
     for passage in texts.passages("tokenising"):
         for index, part in enumerate(tokenization.in_parts(tokenizer, passage.text)):
             yield passage, index == 0, part
-
-
-def _records(ids: np.ndarray) -> Sequences:
-    return Sequences(ids, np.append(np.arange(0, len(ids), RECORD), len(ids)).astype(np.int64))
