@@ -69,9 +69,12 @@ def prepare(
         kind: kind of tokenizer to train.
         **asked: as in `stored.prepare`, as are the errors.
     """
-    limits = _Limits(max_length, min_length, rows_are_sentences)
-    limits.check()
-    return stored.prepare(Sentences, {"corpus": list(corpus)}, functools.partial(_recipe, limits, kind), **asked)
+    if max_length < 3:
+        raise CorpusError(f"max_length {max_length}: expected at least 3, for [CLS], a token and [SEP]")
+    if min_length > max_length:
+        raise CorpusError(f"min_length {min_length}: expected at most max_length, {max_length}")
+    recipe = functools.partial(_recipe, _Limits(max_length, min_length, rows_are_sentences), kind)
+    return stored.prepare(Sentences, {"corpus": list(corpus)}, recipe, **asked)
 
 
 def _recipe(limits: "_Limits", kind: Kind, texts: Texts, hashes: list[str], vocab_size: int) -> Recipe:
@@ -105,13 +108,6 @@ class _Limits(NamedTuple):
     most: int
     least: int
     rows: bool
-
-    def check(self) -> None:
-        """Raise CorpusError if no sentence can satisfy the limits."""
-        if self.most < 3:
-            raise CorpusError(f"max_length {self.most}: expected at least 3, for [CLS], a token and [SEP]")
-        if self.least > self.most:
-            raise CorpusError(f"min_length {self.least}: expected at most max_length, {self.most}")
 
     @property
     def fewest(self) -> int:

@@ -18,7 +18,6 @@ from tiejax.text.sources import TFDS, Source
 ENDS = (8, 9, 10)
 # File names that mark a folder as already split, as in WikiText.
 FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
-FIELDS = ("corpus", "validation", "test")
 
 
 def split_names(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]) -> dict[str, list[str]]:
@@ -31,7 +30,7 @@ def split_names(corpus: Sequence[str], validation: Sequence[str], test: Sequence
             raise CorpusError(f"{field}: required, since {other} is given; without both of them the corpus is cut 80/10/10")
     if len(corpus) == 1 and not validation and (files := _presplit_files(corpus[0])):
         corpus, validation, test = ([files[split]] for split in SPLITS)
-    return dict(zip(FIELDS, map(list, (corpus, validation, test)), strict=True))
+    return {"corpus": list(corpus), "validation": list(validation), "test": list(test)}
 
 
 def _presplit_files(name: str) -> dict[str, str] | None:
@@ -140,13 +139,12 @@ def open_texts(
     progress: Progress,
 ) -> Texts:
     """Open the texts with these names by setting, `corpus` first; other arguments and errors as in `corpus.sources`."""
-    is_set = {field: any(name.startswith(TFDS) for name in one) for field, one in names.items()}
+    with_sets = [field for field, one in names.items() if any(name.startswith(TFDS) for name in one)]
     texts = {}
     for field, one in names.items():
-        first = field == FIELDS[0]
-        if first or one:
+        if one or field == "corpus":
             # If none of the texts is a data set, the first one raises the error about text_feature.
-            feature = text_feature if is_set[field] or (first and not any(is_set.values())) else None
+            feature = text_feature if field in with_sets or not with_sets else None
             with _errors_about(field):
                 texts[field] = corpora.sources(one, feature, tfds_dir, say)
     return Texts(texts, progress)

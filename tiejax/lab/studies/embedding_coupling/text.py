@@ -1,5 +1,6 @@
 """The text of a run: sentences of one corpus or of several languages, their vocabulary, and the cipher."""
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.pretraining.step_plan import StepPlan, plan_rows
-from tiejax.text import cipher, sentences
+from tiejax.text import sentences
 from tiejax.text import tokenizer as tokenization
 from tiejax.text.array_records import Sequences
 from tiejax.text.buckets import entropy
@@ -24,7 +25,7 @@ from tiejax.text.errors import CorpusError
 from tiejax.text.languages import Languages
 from tiejax.text.stored import digest
 from tiejax.text.tokenizer import Vocabulary
-from tiejax.text.twins import Twins
+from tiejax.text.twins import Twins, cipher
 
 
 class Text(NamedTuple):
@@ -43,15 +44,11 @@ class Text(NamedTuple):
 def prepare_text(settings: Settings, console: Console, resume: bool) -> Text:
     """Prepare the text of a run; raises BadInput. resume: use the vocabulary with which the run was started."""
     with preparing(settings, console, resume) as asked:
-        return _prepared(settings, asked)
+        return _prepared(settings, asked | {"max_length": settings.max_length, "min_length": settings.min_length})
 
 
 def _prepared(settings: Settings, asked: dict[str, Any]) -> Text:
-    def sentences_of(**others: Any) -> sentences.Sentences:
-        return sentences.prepare(
-            **asked | others, max_length=settings.max_length, min_length=settings.min_length, kind="unigram"
-        )
-
+    sentences_of = functools.partial(sentences.prepare, **asked, kind="unigram")
     if settings.languages is None:
         whole = sentences_of()
         splits = [whole.split(name) for name in ("train", "validation")]
@@ -70,7 +67,7 @@ def _prepared(settings: Settings, asked: dict[str, Any]) -> Text:
         fingerprint = digest([prepared.fingerprint for prepared in each.values()])
     vocabulary = whole.vocabulary
     special = vocabulary.special
-    twins = cipher.cipher(vocabulary.tokens, special) if settings.cipher else Twins(vocabulary.size, (), (), ())
+    twins = cipher(vocabulary.tokens, special) if settings.cipher else Twins(vocabulary.size, (), (), ())
     train, validation = splits
     facts = facts | {"fingerprint": fingerprint}
     model = whole.tokenizer_file.read_bytes()
