@@ -25,7 +25,6 @@ ENDS = (7, 8, 10)
 FORMAT = 3
 TOKENISED_AT_ONCE = 4096
 
-ROWS = "rows_are_sentences"  # key in the manifest
 Kind = Literal["WordPiece", "unigram"]
 TRAINERS = {"WordPiece": tokenization.train, "unigram": tokenization.train_unigram}
 NAMES = {"WordPiece": "", "unigram": "-unigram"}  # in file names
@@ -83,7 +82,7 @@ def _recipe(limits: "_Limits", kind: Kind, texts: Texts, hashes: list[str], voca
         settings={
             "format": FORMAT,
             # The splits depend on the version of the sentence splitter, unless rows are sentences.
-            **({ROWS: True} if limits.rows else {"nupunkt": importlib.metadata.version("nupunkt")}),
+            **({"rows_are_sentences": True} if limits.rows else {"nupunkt": importlib.metadata.version("nupunkt")}),
             "text_sha256": text,
             "max_length": limits.most,
             "min_length": limits.least,

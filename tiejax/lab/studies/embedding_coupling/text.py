@@ -66,12 +66,10 @@ def _prepared(settings: Settings, asked: dict[str, Any]) -> Text:
         facts = whole.facts | {"languages": {name: prepared.facts["splits"] for name, prepared in each.items()}}
         fingerprint = digest([prepared.fingerprint for prepared in each.values()])
     vocabulary = whole.vocabulary
-    special = vocabulary.special
-    twins = cipher(vocabulary.tokens, special) if settings.cipher else Twins(vocabulary.size, (), (), ())
-    train, validation = splits
+    twins = cipher(vocabulary.tokens, vocabulary.special) if settings.cipher else Twins(vocabulary.size, (), (), ())
     facts = facts | {"fingerprint": fingerprint}
     model = whole.tokenizer_file.read_bytes()
-    return Text(whole.tokenizer, vocabulary, twins, train, validation, languages, facts, model)
+    return Text(whole.tokenizer, vocabulary, twins, splits[0], splits[1], languages, facts, model)
 
 
 def text_of_checkpoint(settings: Settings, folder: Path, vocabulary_size: int) -> Text:
