@@ -28,6 +28,10 @@ PROGRESS_EVERY = 10_000
 Progress = Callable[[str, int, int | None], None]
 
 
+def ignore(*_: object) -> None:
+    """No-op callback for messages and progress."""
+
+
 class Sequences(NamedTuple):
     """Concatenated sequences of tokens: sequence i is `ids[offsets[i]:offsets[i + 1]]`."""
 

@@ -57,7 +57,7 @@ class Masking:
     """The random replacement of words by their twins, and of tokens by the mask.
 
     special: tokens that are never masked. mask: the id of the mask token. slots: number of slots of a batch.
-    whole_sentences: replace all tokens of a sentence by twins or none (see `text.cipher`); random tokens then come from both
+    whole_sentences: replace all tokens of a sentence by twins or none (see `twins.cipher`); random tokens then come from both
     languages.
     """
 

@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
+from tiejax.text.errors import CorpusError
+
 RANKS, CIPHER_RANKS = (50, 500), (50, 1000)  # of words in pairs, and of those with a cipher, by frequency
 PAIRS, CIPHERED = 20, 64  # pairs of each kind, words with a cipher
 RARE = 0.1  # the probability of conflict twins; 1 - RARE in the other contexts of contextual ones
@@ -101,7 +103,7 @@ def choose(count: Integer[np.ndarray, " size"], is_word: Bool[np.ndarray, " size
     Every word is used once. Unrelated words are paired by frequency. count: occurrences of each token in the training text.
     is_word: whether a token is a whole word.
 
-    Raises ValueError, beginning with `planted`, if there are too few words.
+    Raises CorpusError, beginning with `planted`, if there are too few words.
     """
     rng = np.random.default_rng(seed)
     in_pairs = _drawn(rng, count, is_word, RANKS, (len(TWINS) + 2) * PAIRS)
@@ -122,7 +124,7 @@ def _drawn(rng: np.random.Generator, count: np.ndarray, is_word: np.ndarray, ran
     ranked = np.argsort(-count, kind="stable")[ranks[0] - 1 : ranks[1]]
     words = ranked[is_word[ranked] & (count[ranked] > 0)]
     if len(words) < number:
-        raise ValueError(
+        raise CorpusError(
             f"planted: {len(words)} of the tokens of frequency rank {ranks[0]} to {ranks[1]} are whole words, expected at "
             f"least {number}; use more text or another vocabulary"
         )

@@ -9,8 +9,8 @@ from processes import command_here
 from tiejax import training
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.text import keep_text
 from tiejax.lab.studies.diagnosis.settings import STUDY
 from tiejax.lab.studies.text_mlm import ensemble as text_ensemble
 from tiejax.lab.studies.text_mlm import settings as text_settings

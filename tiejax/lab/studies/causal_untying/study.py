@@ -15,8 +15,8 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of
 from tiejax.lab.runs.rates import Tried, best_rates, rate_lines, tuning_rows
-from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying import figures, natural, natural_figures, page, plan, planted_figures

@@ -11,9 +11,9 @@ import numpy as np
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, warn_of_deadlock
 from tiejax.lab.studies.embedding_coupling import figures, page
 from tiejax.lab.studies.embedding_coupling.claims import verdicts

@@ -13,7 +13,6 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text
 from tiejax.system.files import read_bytes
-from tiejax.text import cipher
 from tiejax.text.tokenizer import Vocabulary, encoded
 from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
 from tiejax.transfer.encoding import NO_LABEL, Encoded, encode, encode_texts
@@ -149,7 +148,7 @@ def task_data(settings: Settings, text: Text, task: Task, devices: int, causal: 
 
 def in_cipher(text: Text, rows: TaskRows) -> TaskRows:
     """Return rows with every ordinary token written as its twin."""
-    return rows._replace(tokens=cipher.write(text.twins, rows.tokens))
+    return rows._replace(tokens=np.asarray(text.twins.tables()[0][rows.tokens]))
 
 
 def probe_data(settings: Settings, text: Text, files: Files) -> ProbeData:

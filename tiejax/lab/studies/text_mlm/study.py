@@ -12,7 +12,7 @@ from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_tr
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.resume import keep_text
+from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, check_same_data, timing, train, warn_of_deadlock
 from tiejax.lab.studies.text_mlm import claims, figures, page, untie_page
 from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, names_of_arms, reach
