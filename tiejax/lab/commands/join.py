@@ -18,7 +18,7 @@ from tiejax.lab.runs import entry
 from tiejax.lab.runs.arrays import arrays_of
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import Manifest, differing
-from tiejax.lab.runs.run_directory import CONFIG, ENVIRONMENT, RESULTS, RunDirectory
+from tiejax.lab.runs.run_directory import CONFIG, ENVIRONMENT, EVENTS, FIGURES, METRICS, REPORT, RESULTS, RunDirectory
 from tiejax.lab.runs.stages import FINISHED
 from tiejax.lab.settings import command_line, yaml_text
 from tiejax.lab.settings.checks import seed_list
@@ -28,8 +28,8 @@ from tiejax.text.stored import atomic_folder
 
 # What decides numbers besides settings and text, in environment.json.
 DECIDING = ("versions", "git_commit", "xla_flags", "devices")
-# Files about all seeds of a run, which are written anew, and what a stage measures of the machine.
-KEPT, TIMES = ("data.json", "tokenizer.json"), ("seconds_per_step",)
+# What is about all seeds of a run, and is written anew; facts about its text, with paths; what a stage measures of the machine.
+ANEW, FACTS, TIMES = (RESULTS, METRICS, REPORT, f"{FIGURES}/", f"{EVENTS}/"), "data.json", ("seconds_per_step",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,12 +133,13 @@ def write(runs: Sequence[Run], folder: Path, out: Path) -> None:
     lengths: dict[str, int] = {}
     for run in runs:
         for name, digest in run.manifest.files.items():
-            if not name.startswith(f"{FINISHED}/") and not (run is first and name in KEPT):
+            if name.startswith(ANEW):
                 continue
             if name in files:
-                check_same(folder / name, run.path / name)
+                if name != FACTS and files[name] != digest:
+                    check_same(folder / name, run.path / name)
                 continue
-            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(run.path / name, folder / name)
             files[name], lengths[name] = digest, (folder / name).stat().st_size
     seeds = [seed for part in parts for seed in part]
@@ -150,10 +151,12 @@ def write(runs: Sequence[Run], folder: Path, out: Path) -> None:
 
 def check_same(one: Path, other: Path) -> None:
     """Raise BadInput unless a stage that several runs share, such as the choice of a learning rate, has the same arrays."""
+    if other.suffix != ".npz":
+        raise BadInput(f"{other}: differs from that of the other runs; these runs cannot be joined")
     stored, found = arrays_of(one.read_bytes()), arrays_of(other.read_bytes())
     names = [name for name in {*stored, *found} if name not in TIMES]
     if any(
         name not in stored or name not in found or not np.array_equal(stored[name], found[name], equal_nan=True)
         for name in names
     ):
-        raise BadInput(f"{other}: differs from the same stage of the other runs; this stage cannot be joined")
+        raise BadInput(f"{other}: differs from the same stage of the other runs; these runs cannot be joined")
