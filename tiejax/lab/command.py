@@ -43,6 +43,7 @@ TOOLS = {
     "factorise": "write embedding tables as products of narrow factors, and list what each rank saves",
     "share": "convert a trained model of layer-tying to shared layers with low-rank adaptations",
     "runs": "list the run directories under a folder, with their results",
+    "join": "join finished runs of the same settings with different seeds to one run",
 }
 COMMANDS = {name: Command(text, functools.partial(load, study)) for name, (study, text) in STUDIES.items()}
 COMMANDS |= {name: Command(text, functools.partial(_tool, name)) for name, text in TOOLS.items()}
