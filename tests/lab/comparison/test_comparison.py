@@ -20,7 +20,7 @@ from tiejax.lab.comparison.comparison import simple_study
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay
 from tiejax.lab.comparison.page import in_words
 from tiejax.lab.comparison.settings import Settings
-from tiejax.lab.runs import entry, environment
+from tiejax.lab.runs import entry
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import with_defaults
 from tiejax.statistics.claims import Claim
@@ -32,7 +32,6 @@ from tiejax.training.sources import ExampleFeed
 def here(monkeypatch, tmp_path):
     """In this process, in which jax has started."""
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)
     monkeypatch.setattr(sys, "argv", ["test"])
     monkeypatch.chdir(tmp_path)
 
@@ -102,7 +101,6 @@ def test_a_model_that_is_too_large_is_refused_with_its_size(tmp_path):
 def outcome(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)
         patch.setattr(sys, "argv", ["test"])
         return comparison(
             claims=lambda losses: [

@@ -14,7 +14,7 @@ from stream_runs import corpus_folder, metrics, text_of
 
 from tiejax.lab.comparison.segments import Segment
 from tiejax.lab.comparison.training import Members, Trainer
-from tiejax.lab.runs import entry, environment
+from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.causal_untying import plan, text
 from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
@@ -46,7 +46,6 @@ def train_here(argv):
     """Run the study in this process, in which jax is already initialised."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)
         assert entry.main(STUDY, argv) == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 from tiejax import models, tying
-from tiejax.lab.runs import entry, environment
+from tiejax.lab.runs import entry
 from tiejax.lab.settings import sizes as shared
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import q_learning, sizes
@@ -93,7 +93,6 @@ def test_memory_with_a_given_tokenizer_is_checked_before_the_run_directory(tmp_p
     (tmp_path / "corpus.txt").write_text("\n\n".join(topics[:6]))
     files = ["--corpus", f"{tmp_path}/corpus.txt", "--data_dir", f"{tmp_path}/prepared", "--out", f"{tmp_path}/run", "--quiet"]
     small = "--layers 2 --width 64 --heads 2 --context 12 --batch_size 1 --methods [untied] --steps 2"
-    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
     needed = sizes.need(Settings(layers=2, width=64, context=12, batch_size=1, methods=["untied"], steps=2).resolved(), 400)
     monkeypatch.setattr(shared, "machine_memory", lambda: 2 * needed.total)
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail("the input was accepted"))

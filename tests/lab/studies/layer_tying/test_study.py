@@ -19,7 +19,7 @@ from processes import EXPERIMENTS, end, start, wait_until
 from stream_runs import corpus_folder, metrics, text_of
 
 from tiejax import training
-from tiejax.lab.runs import entry, environment
+from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.studies.layer_tying import generation, text
@@ -56,7 +56,6 @@ def run(data):
     out = data / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
         assert entry.main(STUDY, arguments(data, "--out", out, "--quiet")) == 0
     return out
 
@@ -189,7 +188,6 @@ def test_models_that_cannot_be_read_do_not_cost_the_results(run, tmp_path):
 
 def test_masked_models_continue_nothing(data, monkeypatch):
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)
     argv = ["--objective", "masked", "--methods", "[untied]", "--maps", "{}", "--variants", "{}", "--steps", 2]
     assert entry.main(STUDY, arguments(data, *argv, "--out", data / "masked", "--quiet")) == 0
     assert "generated" not in json.loads((data / "masked" / "results.json").read_text())
