@@ -4,23 +4,249 @@ python experiments/error_rates.py                   # every simulated setting, i
 python experiments/error_rates.py --records FILE    # add a row: the results.json of a run, arms exchanged in random seeds
 
 Then `python docs/results/publish.py` renders docs/results/README.md.
+
+The claims of a study are drawn from a `Setting`: differences of mean 0, two arms with the same distribution, or a mean that
+lies on the margin. The studies go through `claims.verdicts`, the decision that `assess` makes.
 """
 
 import argparse
+import dataclasses
 import json
 import platform
 import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tiejax.lab.reporting.published import dumps
+import numpy as np
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # neither docs nor experiments are part of the installed package
+
+from docs.results.published import dumps
 from tiejax.lab.reporting.words import number, share
-from tiejax.statistics import error_rates
+from tiejax.statistics.claims import Claim, verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 TITLE, OUTSIDE = "Studies without an effect", "Outside the assumptions"
 COLUMNS = ["differences", "seeds", "claims", "studies", "with a false verdict", "share", "upper 95 % bound"]
+CLAIMS_AT_ONCE = 40  # tested together, so that their flips stay small in memory
+MARGIN = 0.5
+PLATEAUS = np.array([0.0, 0.35, 1.0])  # levels at which training ends in EXor, in nats
+DECIDED = ("supported", "contradicted")
+
+Generator = np.random.Generator
+Draw = Callable[[Generator, int, int], list[Claim]]  # generator, number of claims, number of seeds -> claims
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """Studies without an effect.
+
+    Attributes:
+        name: The distribution, in words.
+        draw: Draws the claims of a study.
+        seeds: The number of seeds; several are looks, of which each contains the seeds of the one before.
+        claims: The number of claims in the family.
+        false: The verdicts that are false. On a margin only `supported` is, as the mean is not inside it.
+        with_effect: The number of claims, the first ones, that are true; of their verdicts only `contradicted` is false.
+        assumed: Whether the assumptions of the test hold. If not, a row shows how far it is off.
+    """
+
+    name: str
+    draw: Draw
+    seeds: tuple[int, ...]
+    claims: int = 5
+    false: tuple[str, ...] = DECIDED
+    with_effect: int = 0
+    assumed: bool = True
+
+
+def false_verdicts(setting: Setting, studies: int, seed: int) -> int:
+    """Return in how many of the simulated studies at least one verdict is false.
+
+    A claim is counted at the look that decides it, as a verdict once reached stays; the levels are those of `assess_in_looks`.
+    """
+    rng = np.random.default_rng(seed)
+    at_once = max(1, CLAIMS_AT_ONCE // setting.claims)
+    count = 0
+    for first in range(0, studies, at_once):
+        drawn = [setting.draw(rng, setting.claims, setting.seeds[-1]) for _ in range(min(at_once, studies - first))]
+        count += sum(_any_false(setting, found) for found in _verdicts(drawn, setting.seeds))
+    return count
+
+
+def _any_false(setting: Setting, found: Sequence[str]) -> bool:
+    effect, none = found[: setting.with_effect], found[setting.with_effect :]
+    return "contradicted" in effect or any(verdict in setting.false for verdict in none)
+
+
+def _verdicts(studies: Sequence[Sequence[Claim]], looks: Sequence[int]) -> list[list[str]]:
+    """Return the verdicts of every study after its last look."""
+    kept = [["undecided"] * len(study) for study in studies]
+    for seeds in looks:
+        found = verdicts([[first_seeds(claim, seeds) for claim in study] for study in studies], len(looks))
+        kept = [
+            [old if old in DECIDED else new for old, new in zip(*pair, strict=True)] for pair in zip(kept, found, strict=True)
+        ]
+    return kept
+
+
+def first_seeds(claim: Claim, seeds: int) -> Claim:
+    """Return the claim on its first `seeds` seeds."""
+    outcomes = claim.outcomes and (claim.outcomes[0][:seeds], claim.outcomes[1][:seeds])
+    return dataclasses.replace(claim, differences=claim.differences[:seeds], outcomes=outcomes)
+
+
+def upper_bound(count: int, studies: int, level: float = 0.95) -> float:
+    """Return the one-sided upper limit of a share, `count` of `studies`, by C. J. Clopper and E. S. Pearson (1934)."""
+    return 1.0 if count == studies else float(stats.beta.ppf(level, count + 1, studies - count))
+
+
+def row(setting: Setting, studies: int, seed: int) -> dict[str, Any]:
+    """Return a row of the table: the setting, the studies, those with a false verdict, their share and its upper bound."""
+    count = false_verdicts(setting, studies, seed)
+    return {
+        "name": setting.name,
+        "seeds": list(setting.seeds),
+        "claims": setting.claims,
+        "assumed": setting.assumed,
+        "studies": studies,
+        "false": count,
+        "share": count / studies,
+        "upper_bound": upper_bound(count, studies),
+    }
+
+
+def settings() -> Iterator[Setting]:
+    """Yield the settings of the published table."""
+    skewed, trimodal = means(_same_arms(_skewed)), means(_same_arms(_trimodal))
+    for seeds, claims in ((8, 5), (16, 10), (32, 5), (256, 5)):
+        yield Setting("normal", means(_normal), (seeds,), claims)
+    yield Setting("normal, half of the claims with an effect", _half_with_an_effect, (32,), claims=10, with_effect=5)
+    yield Setting("normal, with a factor common to all claims", _common_factor, (32,))
+    for seeds in (8, 32):
+        yield Setting("skewed: both arms log-normal", skewed, (seeds,))
+    for seeds in (16, 32):
+        yield Setting("trimodal: both arms on three plateaus", trimodal, (seeds,))
+    for seeds in (16, 32):
+        yield Setting("discrete, half of them ties", means(_discrete), (seeds,))
+    yield Setting("constant: all differences 0", means(lambda rng, seeds: np.zeros(seeds)), (32,))
+    for seeds in (32, 256):
+        yield Setting("proportions of 70 %", _proportions, (seeds,))
+    for seeds in (8, 32):
+        yield Setting("equivalence, mean on the margin", _on_the_margin("equivalence"), (seeds,), false=("supported",))
+        yield Setting("non-inferiority, mean on the margin", _on_the_margin("non-inferiority"), (seeds,), false=("supported",))
+    yield Setting("means and proportions of these kinds in one family", _mixed, (32,))
+    yield Setting("normal, with looks", means(_normal), (64, 128, 256), claims=3)
+    yield Setting("trimodal, with looks", trimodal, (64, 128, 256), claims=3)
+    for seeds in (16, 32, 256):
+        yield Setting("not symmetric: exponential - 1", means(_exponential), (seeds,), assumed=False)
+
+
+def means(differences: Callable[[Generator, int], np.ndarray]) -> Draw:
+    """Return a draw of claims that a mean differs from 0, whose differences are drawn independently."""
+
+    def draw(rng: Generator, claims: int, seeds: int) -> list[Claim]:
+        return [_claim(number, differences(rng, seeds)) for number in range(claims)]
+
+    return draw
+
+
+def flipped_records(differences: Sequence[Sequence[float]]) -> tuple[Draw, int, int]:
+    """Return a draw of claims from the records of a finished run, with the arms exchanged in random seeds.
+
+    Exchanging the arms of a seed flips the signs of its differences in all claims together. This leaves no effect, but keeps
+    the distributions of the run and the dependence between its claims.
+
+    Args:
+        differences: for each claim of the run a difference per seed, the `differences` in its results.json. Claims about
+            some of the seeds only are left out, as are those with numbers that are not finite.
+
+    Returns:
+        The draw, its number of claims and its number of seeds.
+    """
+    arrays = [np.asarray(d, float) for d in differences]
+    most = max(map(len, arrays), default=0)
+    kept = [d for d in arrays if len(d) == most and np.isfinite(d).all()]
+
+    def draw(rng: Generator, claims: int, seeds: int) -> list[Claim]:
+        signs = rng.choice([-1.0, 1.0], seeds)
+        return [_claim(number, signs * d[:seeds]) for number, d in enumerate(kept[:claims])]
+
+    return draw, len(kept), most
+
+
+def _claim(place: int, differences: np.ndarray, **fields: Any) -> Claim:
+    fields = {"sign": 1} | fields
+    return Claim(str(place), "There is an effect.", "the mean difference", differences, **fields)
+
+
+def _normal(rng: Generator, seeds: int) -> np.ndarray:
+    return rng.normal(size=seeds)
+
+
+def _skewed(rng: Generator, seeds: int) -> np.ndarray:
+    return rng.lognormal(sigma=1.5, size=seeds)
+
+
+def _trimodal(rng: Generator, seeds: int) -> np.ndarray:
+    return rng.choice(PLATEAUS, seeds, p=[0.5, 0.3, 0.2]) + 0.01 * rng.normal(size=seeds)
+
+
+def _discrete(rng: Generator, seeds: int) -> np.ndarray:
+    return rng.choice([-0.2, -0.1, 0.0, 0.1, 0.2], seeds, p=[0.05, 0.2, 0.5, 0.2, 0.05])
+
+
+def _exponential(rng: Generator, seeds: int) -> np.ndarray:
+    return rng.exponential(size=seeds) - 1
+
+
+def _same_arms(outcome: Callable[[Generator, int], np.ndarray]) -> Callable[[Generator, int], np.ndarray]:
+    return lambda rng, seeds: outcome(rng, seeds) - outcome(rng, seeds)
+
+
+def _half_with_an_effect(rng: Generator, claims: int, seeds: int) -> list[Claim]:
+    effects = np.arange(claims) < claims // 2
+    return [_claim(place, rng.normal(size=seeds) + effect) for place, effect in enumerate(effects)]
+
+
+def _common_factor(rng: Generator, claims: int, seeds: int) -> list[Claim]:
+    common = rng.normal(size=seeds)
+    return [_claim(place, common + 0.5 * rng.normal(size=seeds)) for place in range(claims)]
+
+
+def _proportions(rng: Generator, claims: int, seeds: int) -> list[Claim]:
+    """Draw solved seeds; the two arms of a seed are correlated, since both depend on how hard it is."""
+    found = []
+    for place in range(claims):
+        hard = rng.random(seeds) < 0.5
+        first, second = rng.random((2, seeds)) < np.where(hard, 0.5, 0.9)
+        found.append(Claim.proportion(str(place), "There is an effect.", "the share of solved seeds", first, second, 1))
+    return found
+
+
+def _on_the_margin(goal: Any) -> Draw:
+    """Draw means that are on the margin, alternately on its upper and on its lower end."""
+
+    def draw(rng: Generator, claims: int, seeds: int) -> list[Claim]:
+        found = []
+        for place in range(claims):
+            side = 1 if place % 2 else -1
+            d = 0.5 * rng.normal(size=seeds) + side * MARGIN
+            found.append(_claim(place, d, sign=0 if goal == "equivalence" else -side, goal=goal, margin=MARGIN))
+        return found
+
+    return draw
+
+
+def _mixed(rng: Generator, claims: int, seeds: int) -> list[Claim]:
+    normal, skewed, trimodal = (means(d) for d in (_normal, _same_arms(_skewed), _same_arms(_trimodal)))
+    draws = [normal, skewed, trimodal, means(_discrete), _proportions]
+    drawn = [draws[place % len(draws)](rng, 1, seeds)[0] for place in range(claims)]
+    return [dataclasses.replace(claim, id=str(place)) for place, claim in enumerate(drawn)]
 
 
 def main() -> None:
@@ -33,30 +259,30 @@ def main() -> None:
         parser.error(f"--studies: expected a number >= 1, got {given.studies}")
     rows: list[dict[str, Any]] = []
     if given.records is None:
-        settings = list(error_rates.settings())
+        chosen = list(settings())
     else:
         try:
-            settings = [of_run(given.records)]
+            chosen = [of_run(given.records)]
         except (OSError, ValueError) as error:
             parser.error(f"--records: {error}")
         if given.out.exists():
             rows = json.loads(given.out.read_text())["rows"]
-    for place, setting in enumerate(settings):
-        found = error_rates.row(setting, given.studies, seed=place) | {"commit": commit()}
+    for place, setting in enumerate(chosen):
+        found = row(setting, given.studies, seed=place) | {"commit": commit()}
         print(" | ".join(cells(found)), flush=True)
         rows = [row for row in rows if (row["name"], row["seeds"]) != (found["name"], found["seeds"])] + [found]
         given.out.write_text(dumps(entry(rows, given.studies)) + "\n")
 
 
-def of_run(file: Path) -> error_rates.Setting:
+def of_run(file: Path) -> Setting:
     """Return the setting that exchanges the arms of a run's registered claims. Raises ValueError without any."""
     results = json.loads(file.read_text())
     claims = [claim for claim in results["claims"] if claim.get("family") == "registered" and claim.get("differences")]
-    draw, claims_kept, seeds = error_rates.flipped_records([claim["differences"] for claim in claims])
+    draw, claims_kept, seeds = flipped_records([claim["differences"] for claim in claims])
     if not claims_kept:
         raise ValueError(f"{file}: expected registered claims with differences")
     name = file.stem if "study" in results else file.parent.name
-    return error_rates.Setting(f"records of {name}, arms exchanged in random seeds", draw, (seeds,), claims_kept)
+    return Setting(f"records of {name}, arms exchanged in random seeds", draw, (seeds,), claims_kept)
 
 
 def commit() -> str:

@@ -1,6 +1,6 @@
 """Does the loss alone bring symbols of one meaning together? The members of an EXor run, minimised without weight decay."""
 
-from tiejax.lab.runs.launch import open_study
+from tiejax.lab.runs.entry import open_study
 from tiejax.lab.studies.theory.settings import STUDY
 
 if __name__ == "__main__":

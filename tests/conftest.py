@@ -79,6 +79,14 @@ def blank_figures() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def one_device() -> Iterator[None]:
+    """Keep one CPU device in this process, also if a test runs a command in it before jax has started."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tiejax.lab.runs.environment.one_device_a_core", lambda: None)
+        yield
+
+
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save figures as they are."""

@@ -83,7 +83,7 @@ def read(*argv):
 def make_run(path, finished=False, results=None, **fields):
     """Create a run directory at `path`, with the `results` of a finished run (default: without claims)."""
     config = Settings(**fields, out=str(path)).resolved()
-    run = RunDirectory.claim(STUDY, config, False, False)
+    run = RunDirectory.reserve(STUDY, config, False, False)
     run.checkpoints.mkdir()
     (run.checkpoints / "1").write_text("a checkpoint")
     run.figures.mkdir()

@@ -5,19 +5,19 @@ import itertools
 import numpy as np
 
 from tiejax.geometry.distances import group_pairs, symbol_pairs
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
 
-MAIN = Symbols(7, 4, 5, {"zero": (0, 1), "one": (2, 3)}, (0.1, 0.9, 0.5, 0.5))
-DH = Symbols(7, 4, 5, {"zero": (0,), "one": (2, 3)}, (1.0, 0.0, 0.5, 0.5))
-HALF = Symbols(7, 4, 5, {"zero": (0, 1), "one": (2, 3)}, (0.5, 0.5, 0.5, 0.5))
-NO_DH = Symbols(7, 4, 5, {"zero": (0,), "one": (2, 3)}, (1.0, 0.0, 0.1, 0.9))
+MAIN = EXor(7, (0.1, 0.9), (0.5, 0.5))
+DH = EXor(7, (1.0, 0.0), (0.5, 0.5))
+HALF = EXor(7, (0.5, 0.5), (0.5, 0.5))
+NO_DH = EXor(7, (1.0, 0.0), (0.1, 0.9))
 
 
-def run_metrics(seeds=8, symbols=MAIN, exact=True, distance=None):
+def run_metrics(seeds=8, task=MAIN, exact=True, distance=None):
     """Return a synthetic run with the distances `distance(table, arm, seed, record, pair)`."""
     steps = np.arange(0, 50_001, 500)
     index = symbol_pairs(7)
-    between = set(group_pairs(symbols.used["zero"], symbols.used["one"]))
+    between = set(group_pairs(task.used["zero"], task.used["one"]))
     metrics = {"step": steps, "seeds": np.arange(seeds), "splits": np.array(["train", "validation", "test"])}
     for table in ("input", "output"):
         values = np.ones((2, seeds, len(steps), 21))

@@ -1,6 +1,7 @@
 """Run experiments as commands, in this process and in others, and compare directory trees."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tiejax.lab.runs.launch import open_study
+from tiejax.lab.runs.entry import open_study
 from tiejax.lab.settings.study import Study
 from tiejax.lab.studies.exor.settings import STUDY
 
@@ -74,6 +75,17 @@ def start_python(*argv: object, env: dict[str, str] | None = None, cwd: Path | N
         env=os.environ | (env or {}),
         cwd=cwd,
     )
+
+
+def processes_of_one_run(number: int) -> list[dict[str, str]]:
+    """Return the environment variables by which each of several processes on this machine joins the others."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    return [
+        {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(number), "JAX_PROCESS_ID": str(process)}
+        for process in range(number)
+    ]
 
 
 def end(process: subprocess.Popen[str], timeout: float = 300) -> Ended:

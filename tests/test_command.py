@@ -19,7 +19,7 @@ def test_every_script_is_a_command():
         "error-rates",
         "bench",
     }  # simulations for the docs
-    assert scripts == set(COMMANDS) - {"check", "tie", "untie", "factorise", "share", "compare", "runs"}
+    assert scripts == set(COMMANDS) - {"check", "tie", "untie", "factorise", "share", "compare", "runs", "join"}
 
 
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]], ids=str)

@@ -36,13 +36,11 @@ def test_settings_of_a_study_load_no_jax(study):
 
 
 def test_lists_of_all_studies_name_all():
-    from tiejax.lab import command
     from tiejax.lab.commands import studies
     from tiejax.lab.settings.study import function_of
 
-    assert sorted(studies.STUDIES) == STUDIES
-    assert {name: studies.load(name).name for name in studies.STUDIES} == {name: name for name in STUDIES}
-    assert sorted(study for study, _ in command.STUDIES.values()) == STUDIES
+    assert sorted(studies.NAMES) == STUDIES
+    assert {name: studies.load(name).name for name in studies.NAMES} == {name: name for name in STUDIES}
     for study in map(studies.load, STUDIES):  # every entry point is the name of a function
         for entry in (study.run, *filter(None, [study.prepare]), *study.answers.values()):
             assert callable(function_of(entry))

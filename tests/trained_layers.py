@@ -5,7 +5,7 @@ import shlex
 import pytest
 from stream_runs import text_of
 
-from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs import entry
 from tiejax.lab.studies.layer_tying.settings import STUDY
 
 SMALL = shlex.split("""
@@ -18,5 +18,4 @@ def train(data, out, *flags):
     """Train a small run on the corpus of `stream_runs.corpus_folder`; return its exit status."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
-        return launch.main(STUDY, [*text_of(data), *SMALL, *flags, "--out", str(out), "--quiet"])
+        return entry.main(STUDY, [*text_of(data), *SMALL, *flags, "--out", str(out), "--quiet"])

@@ -1,14 +1,16 @@
 __version__: str
 
 from .tying.across import check_leafwise as check_leafwise
-from .tying.assertion import assert_tied as assert_tied
-from .tying.count import count_parameters as count_parameters
 from .tying.errors import TieError as TieError
 from .tying.find import find_ties as find_ties
 from .tying.find import tie_between as tie_between
 from .tying.find import ties_of_keys as ties_of_keys
-from .tying.load import load_full as load_full
 from .tying.resize import resize_state as resize_state
+from .tying.saving import load_full as load_full
+from .tying.saving import ties_from_json as ties_from_json
+from .tying.saving import ties_to_json as ties_to_json
+from .tying.store import assert_tied as assert_tied
+from .tying.store import count_parameters as count_parameters
 from .tying.store import equal_leaves as equal_leaves
 from .tying.store import store as store
 from .tying.store import tied_loss as tied_loss
@@ -17,8 +19,6 @@ from .tying.switched import clip_by_global_norm as clip_by_global_norm
 from .tying.switched import copy_to_targets as copy_to_targets
 from .tying.switched import global_norm as global_norm
 from .tying.tie import Tie as Tie
-from .tying.tie_json import ties_from_json as ties_from_json
-from .tying.tie_json import ties_to_json as ties_to_json
 from .tying.tied_gradient import symmetrise as symmetrise
 from .tying.ties import Ties as Ties
 from .tying.ties import resolve as resolve

@@ -419,18 +419,15 @@ def _variables(model: Any) -> dict[Keys, Any]:
     return found
 
 
-def _selected(wrt: Any, keys: Keys, variable: Any) -> bool:
-    return is_array(variable.get_raw_value()) and nnx.filterlib.to_predicate(wrt)(keys, variable)
-
-
 def _bound(model: Any, ties: TiesLike, wrt: Any) -> Bound:
     """Resolve ties between variables of a module that is not tied."""
     if not isinstance(model, nnx.Pytree):
         raise TieError(f"model: expected an nnx.Module, got {type(model).__name__}; the module comes first, then the ties")
     if bindings(model).ties:
         raise TieError("the module is already tied; untie it, and tie it with all ties at once")
-    variables = _variables(model)
-    chosen = {f"{_name(keys)}{NNX_SUFFIX}": keys for keys in variables if _selected(wrt, keys, variables[keys])}
+    variables, selects = _variables(model), nnx.filterlib.to_predicate(wrt)
+    arrays = {keys: one for keys, one in variables.items() if is_array(one.get_raw_value())}
+    chosen = {f"{_name(keys)}{NNX_SUFFIX}": keys for keys, one in arrays.items() if selects(keys, one)}
     resolved = resolve_full(ties, {path: variables[keys].get_raw_value() for path, keys in chosen.items()})
     keys = {_name(chosen[path]): chosen[path] for one in resolved for path in (one.source, one.target)}
     short = {path: _name(chosen[path]) for path in chosen}

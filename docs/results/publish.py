@@ -3,17 +3,20 @@
 python docs/results/publish.py                                        # render all pages
 python docs/results/publish.py RUN NAME.json --command "python ..."   # first store the published part of RUN as NAME.json
 
-Rendered are the marked parts of README.md and of the pages in docs (see `tiejax.lab.reporting.markers`), the counts of
+Rendered are the marked parts of README.md and of the pages in docs (see `docs.results.markers`), the counts of
 docs/scorecard.md, and docs/evidence.md, whose sentences for a practitioner are listed in docs/evidence.json.
 """
 
 import argparse
 import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from tiejax.lab.reporting import evidence, markers, published, scorecard
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # docs are not part of the installed package
+
+from docs.results import evidence, markers, published, scorecard
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
@@ -27,7 +30,7 @@ TABLES = {
     "untying": "tiejax.lab.reporting.untie_curve",
     "causal_untying": "tiejax.lab.studies.causal_untying.tables",
     "text_mlm": "tiejax.lab.studies.text_mlm.page",
-    "layer_tying": "tiejax.lab.studies.layer_tying.tables",
+    "layer_tying": "tiejax.lab.studies.layer_tying.page",
     "embedding_coupling": "tiejax.lab.studies.embedding_coupling.page",
 }
 

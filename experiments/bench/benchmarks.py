@@ -17,9 +17,8 @@ from experiments.bench.settings import (
     TextBench,
     TransferBench,
 )
-from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import CommandLine
-from tiejax.lab.settings.study import Sizes
+from tiejax.lab.settings.study import Entry, Sizes
 from tiejax.lab.studies.causal_untying import sizes as causal_sizes
 from tiejax.lab.studies.embedding_coupling import sizes as coupling_sizes
 from tiejax.lab.studies.exor import sizes as exor_sizes
@@ -34,14 +33,15 @@ SWITCHES = {"quiet": "print only the path of the results"}
 class Benchmark:
     """A benchmark as a command.
 
-    settings: dataclass of its settings, which loads no jax. run: measures, prints and writes the results; imports jax when it
-    is called, after the settings were checked. sizes: memory that the measured study needs, as in `Study`. description,
-    example: as in `CommandLine`. device_a_core: whether every CPU core is a device of this process, unless the environment
-    decides (False for benchmarks that measure in processes with their own devices).
+    settings: dataclass of its settings, which loads no jax. run: measures, prints and writes the results, `(settings,
+    console)`; its module, which needs jax, is imported when it is called, after the settings were checked. sizes: memory that
+    the measured study needs, as in `Study`. description, example: as in `CommandLine`. device_a_core: whether every CPU core
+    is a device of this process, unless the environment decides (False for benchmarks that measure in processes with their own
+    devices).
     """
 
     settings: type[Any]
-    run: Callable[[Any, Console], None]
+    run: Entry
     sizes: Sizes
     description: str
     example: str
@@ -53,76 +53,10 @@ class Benchmark:
         return CommandLine(self.description, f"Example: {self.example}.", SWITCHES)
 
 
-def _exor(settings: ExorBench, console: Console) -> None:
-    from experiments.bench import exor
-
-    exor.run(settings, console)
-
-
-def _text(settings: TextBench, console: Console) -> None:
-    from experiments.bench import text
-
-    text.run(settings, console)
-
-
-def _layers(settings: LayersBench, console: Console) -> None:
-    from experiments.bench import layers
-
-    layers.run(settings, console)
-
-
-def _decoder(settings: DecoderBench, console: Console) -> None:
-    from experiments.bench import decoder
-
-    decoder.run(settings, console)
-
-
-def _causal(settings: CausalBench, console: Console) -> None:
-    from experiments.bench import causal
-
-    causal.run(settings, console)
-
-
-def _encoder(settings: EncoderBench, console: Console) -> None:
-    from experiments.bench import encoder
-
-    encoder.run(settings, console)
-
-
-def _transfer(settings: TransferBench, console: Console) -> None:
-    from experiments.bench import transfer
-
-    transfer.run(settings, console)
-
-
-def _device(settings: DeviceBench, console: Console) -> None:
-    from experiments.bench import device
-
-    device.run(settings, console)
-
-
-def _targets(settings: TargetsBench, console: Console) -> None:
-    from experiments.bench import targets
-
-    targets.run(settings, console)
-
-
-def _checkpoints(settings: CheckpointsBench, console: Console) -> None:
-    from experiments.bench import checkpoints
-
-    checkpoints.run(settings, console)
-
-
-def _statistics(settings: StatisticsBench, console: Console) -> None:
-    from experiments.bench import statistics
-
-    statistics.run(settings, console)
-
-
 BENCHMARKS = {
     "exor": Benchmark(
         ExorBench,
-        _exor,
+        "experiments.bench.exor:run",
         exor_sizes,
         "Measure the training throughput of EXor: the ensemble on each of its engines and, if torch is installed, the same "
         "protocol as a plain torch loop. The other benchmarks are text, layers, decoder, causal, encoder, transfer, device, "
@@ -132,7 +66,7 @@ BENCHMARKS = {
     ),
     "text": Benchmark(
         TextBench,
-        _text,
+        "experiments.bench.text:run",
         text_sizes,
         "Measure real (unpadded) tokens per second in training of the text study: with predictions at every position of padded "
         "rows, as published; at the masked tokens only; and at the masked tokens of packed rows. The packed form is also "
@@ -143,7 +77,7 @@ BENCHMARKS = {
     ),
     "layers": Benchmark(
         LayersBench,
-        _layers,
+        "experiments.bench.layers:run",
         layer_sizes,
         "Measure time and memory of a training step of the layer-tying study for four forms: untied, as a plain scan over the "
         "layers; untied, with owners (the layer whose weights each layer uses); tied, with only the distinct layers stored; "
@@ -152,7 +86,7 @@ BENCHMARKS = {
     ),
     "decoder": Benchmark(
         DecoderBench,
-        _decoder,
+        "experiments.bench.decoder:run",
         layer_sizes,
         "Measure a training step of a causal language model (GPT-2, or BERT with a causal mask), untied and with tied layers, "
         "on all cores, and compare it with the transformers library's model in a plain torch loop. The two sides take turns.",
@@ -160,7 +94,7 @@ BENCHMARKS = {
     ),
     "causal": Benchmark(
         CausalBench,
-        _causal,
+        "experiments.bench.causal:run",
         causal_sizes,
         "Measure tokens per second of the causal language models that are tied and untied, one model on each core, and compare "
         "them with the transformers library's GPT-2 in a plain torch loop on all cores. The two sides take turns.",
@@ -169,7 +103,7 @@ BENCHMARKS = {
     ),
     "encoder": Benchmark(
         EncoderBench,
-        _encoder,
+        "experiments.bench.encoder:run",
         coupling_sizes,
         "Measure real (unpadded) tokens per second in pre-training of the coupled base encoder, and compare them with the "
         "transformers Trainer, which pads, and with a plain torch loop on packed rows. All sides take turns.",
@@ -177,7 +111,7 @@ BENCHMARKS = {
     ),
     "transfer": Benchmark(
         TransferBench,
-        _transfer,
+        "experiments.bench.transfer:run",
         coupling_sizes,
         "Measure member-steps per second in fine-tuning: an ensemble of seeds, initial encoders (pre-trained or random) and "
         "learning rates, compared with the same members one after the other.",
@@ -185,7 +119,7 @@ BENCHMARKS = {
     ),
     "device": Benchmark(
         DeviceBench,
-        _device,
+        "experiments.bench.device:run",
         exor_sizes,
         "Measure this machine, with or without a GPU or TPU, in more than ten minutes: training rates of five parts of "
         "the studies, and whether losses, and the number of EXor's seeds that solve the task, agree with those of its CPU.",
@@ -193,7 +127,7 @@ BENCHMARKS = {
     ),
     "targets": Benchmark(
         TargetsBench,
-        _targets,
+        "experiments.bench.targets:run",
         exor_sizes,
         "Compile a training step of every study for GPUs or TPUs that this machine lacks, and report the number of kernels, "
         "the memory per device, and the precision of matrix products. Needs the target's compiler: pip install -e '.[cuda]' "
@@ -202,7 +136,7 @@ BENCHMARKS = {
     ),
     "checkpoints": Benchmark(
         CheckpointsBench,
-        _checkpoints,
+        "experiments.bench.checkpoints:run",
         exor_sizes,
         "Measure time and memory of the commands on checkpoints: check on many small folders; factorise, tie and diagnose on "
         "random tables. Two of these tables take 4 GB of disk at the default size.",
@@ -210,7 +144,7 @@ BENCHMARKS = {
     ),
     "statistics": Benchmark(
         StatisticsBench,
-        _statistics,
+        "experiments.bench.statistics:run",
         exor_sizes,
         "Measure the time to test a family of claims: sign-flip tests, adjusted p-values and intervals, compared with p-values "
         "and 95 % intervals in plain numpy.",

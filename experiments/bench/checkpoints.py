@@ -17,8 +17,8 @@ import numpy as np
 from experiments.bench.settings import CheckpointsBench
 from experiments.bench.timing import spread, write_results
 from tiejax.checkpoints.hub.checkpoint import CONFIG, WEIGHTS
+from tiejax.checkpoints.hub.stored import LENGTH_BYTES
 from tiejax.checkpoints.hub.tables import BYTES, DTYPES
-from tiejax.checkpoints.rewrite.stored import LENGTH_BYTES
 from tiejax.lab.runs.console import Console
 
 INPUT, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"

@@ -12,6 +12,7 @@ from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, nearest
 from tiejax.lab.settings.sizes import check_memory
+from tiejax.lab.settings.study import function_of
 from tiejax.system.visible import cut
 
 
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     # Before jax is imported, as in the studies.
     if benchmark.device_a_core(settings):
         environment.one_device_a_core()
-    benchmark.run(settings, Console(switches["quiet"]))
+    function_of(benchmark.run)(settings, Console(switches["quiet"]))
     return 0
 
 

@@ -20,9 +20,8 @@ from experiments.bench.transfer import ensemble_of as transfer_ensemble
 from tiejax import training, tying
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.embedding_coupling.text import prepare_text
-from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.ensemble import build_ensemble
-from tiejax.lab.studies.exor.task import split
+from tiejax.lab.studies.exor.task import bayes_risk, split
 from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN
 from tiejax.lab.studies.layer_tying.jobs import groups_of
 from tiejax.lab.studies.layer_tying.model import build

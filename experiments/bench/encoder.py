@@ -17,7 +17,7 @@ from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, w
 from tiejax import training
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble
+from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text, prepare_text
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows
@@ -101,7 +101,7 @@ def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan,
     study = settings.study_settings(1)
     threads = environment.cores() // entry.models
     job = Job(
-        shape=settings.shape,
+        shape=settings.SHAPE,
         ids=text.train.ids,
         offsets=text.train.offsets,
         vocabulary=text.vocabulary,
@@ -153,7 +153,7 @@ def train_ours(job: OurJob) -> Train:
 
 def ensemble_of(study: Settings, settings: EncoderBench, text: Text, planned: StepPlan) -> training.Ensemble:
     """Return the study's pre-training ensemble without records, since only training is measured."""
-    return recording_nothing(build_ensemble(study, settings.shape, text, planned))
+    return recording_nothing(build_ensemble(study, settings.SHAPE, text, planned))
 
 
 def row_of(entry: Entry, rates: Sequence[float]) -> dict[str, Any]:

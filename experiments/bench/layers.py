@@ -18,7 +18,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.layer_tying.model import build
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.text import BlockBatch
-from tiejax.models.initializers import layer_norm
+from tiejax.models.layers import layer_norm
 from tiejax.models.transformer import EncoderLayer
 from tiejax.pretraining.loss import predict_slots
 from tiejax.training.layered import Layered

@@ -1,13 +1,12 @@
 """Settings of every benchmark, and the settings of the study that each one measures. Loads no jax."""
 
-import abc
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.settings.shared import Settings, with_defaults
+from tiejax.lab.settings.shared import Settings, TextSettings, with_defaults
 from tiejax.lab.studies.causal_untying import settings as causal_settings
 from tiejax.lab.studies.embedding_coupling import settings as coupling_settings
 from tiejax.lab.studies.exor import settings as exor_settings
@@ -20,41 +19,52 @@ ENDLESS = 100_000_000  # more steps than any measurement trains
 RECORD_EVERY = 500  # EXor's default
 EXACT_EVERY = 10_000  # close to EXor's default on the plain engine
 HEAD_WIDTH = 32
+TRANSFER_RATES = [1e-3, 3e-3, 1e-2]  # the number of rates is the number of members; their values do not matter
+NO_RECORDS = {"record_every": ENDLESS, "validate_every": ENDLESS, "validation_batches": 1}
 
 Engine = Literal["fast", "plain"]
 Form = Literal["published", "masked", "packed"]
 Storage = Literal["compact", "full"]
-Program = Literal[
-    "exor, fast",
-    "exor, plain",
-    "exor, mixer",
-    "exor, lstm",
-    "text",
-    "text, bfloat16",
-    "layers, 12",
-    "layers, 12, bfloat16",
-    "encoder",
-    "rembert",
-    "causal, 124M",
-]
+_Exor = Literal["exor, fast", "exor, plain", "exor, mixer", "exor, lstm"]
+_Others = Literal["text", "text, bfloat16", "layers, 12", "layers, 12, bfloat16", "encoder", "rembert", "causal, 124M"]
+Program = Literal[_Exor, _Others]
 Part = Literal["exor", "text", "layers", "encoder", "fine_tuning"]
 CheckpointCommand = Literal["check", "factorise", "tie", "diagnose"]
+Study = TypeVar("Study")
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchSettings(Settings, abc.ABC):
+class BenchSettings(Settings):
     """Settings of every benchmark.
 
     Args:
         out: folder for results.json
     """
 
+    # Not annotated: no settings.
+    COUNTS = tuple[str, ...]()  # names of the settings that are at least 1, unless the study's own check covers them
+    CHOICES = tuple[tuple[str, Any], ...]()  # settings with the Literal of which at least one value is chosen
+
     out: str = "runs/bench"
 
+    def check(self) -> None:
+        """Raise BadInput, naming the option, if the settings cannot be measured."""
+        for name, choices in self.CHOICES:
+            if getattr(self, name) == []:
+                raise BadInput(f"--{name}: expected at least one of {'; '.join(get_args(choices))}, got []")
+        checks.check_counts(self, self.COUNTS)
+        super().check()
+        _ = self.largest_studies
+
     @property
-    @abc.abstractmethod
     def largest_studies(self) -> list[Any]:
         """Resolved settings of the measured studies that need the most memory. Raises BadInput."""
+        return []
+
+    def _study(self, kind: type[Study], **values: Any) -> Study:
+        """Return resolved settings of a study: `values`, and those of this benchmark that have the same name."""
+        same = {field.name for field in dataclasses.fields(kind)} & set(vars(self)) - {"out"}  # type: ignore[arg-type]
+        return kind(**{name: getattr(self, name) for name in same} | values).resolved()  # type: ignore[attr-defined]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,14 +80,19 @@ class TimedBench(BenchSettings):
     seconds: float = 1.5
 
     def check(self) -> None:
-        super().check()
-        if self.repeats < 5:
-            raise BadInput(f"--repeats: expected at least 5 measurements, got {self.repeats}")
+        check_repeats(self.repeats)
         checks.check_counts(self, ("repeats",))
         checks.check_positive(self, ("seconds",))
+        super().check()
 
 
-@dataclasses.dataclass(frozen=True)
+def check_repeats(repeats: int) -> None:
+    """Check that medians and ranges are those of at least 5 measurements."""
+    if repeats < 5:
+        raise BadInput(f"--repeats: expected at least 5 measurements, got {repeats}")
+
+
+@with_defaults(out="runs/bench/exor")
 class ExorBench(TimedBench):
     """Throughput of EXor's training, recording included.
 
@@ -92,23 +107,20 @@ class ExorBench(TimedBench):
         out: folder for results.json and the figure
     """
 
+    CHOICES = (("engines", Engine),)
+
     seeds: list[int] = dataclasses.field(default_factory=lambda: [1, 8, 32, 128])
     engines: list[Engine] | None = None
     model: Literal["transformer", "lstm", "mixer"] = "transformer"
     size: Literal["small", "medium"] = "small"
     torch_seconds: float = 3.0
-    out: str = "runs/bench/exor"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be measured."""
-        if not self.seeds or min(self.seeds) < 1:
-            raise BadInput(f"--seeds: expected a list of numbers >= 1, got {self.seeds}")
-        if self.engines == []:
-            raise BadInput("--engines: expected at least one of fast and plain, got []")
-        if self.model != "transformer" and self.measured_engines != ["plain"]:
+        check_all("seeds", self.seeds, least=1)
+        if self.engines and self.model != "transformer" and self.engines != ["plain"]:
             raise BadInput(
                 f"--engines: the {self.model} depends on the order of its symbols, so only [plain] can be measured, "
-                f"got {self.measured_engines}"
+                f"got {self.engines}"
             )
         super().check()
         checks.check_positive(self, ("torch_seconds",))
@@ -120,55 +132,38 @@ class ExorBench(TimedBench):
     @property
     def measured_engines(self) -> list[Engine]:
         """The engines to measure, defaults filled in."""
-        if self.engines is not None:
-            return self.engines
-        return ["fast", "plain"] if self.model == "transformer" else ["plain"]
+        return self.engines or (["fast", "plain"] if self.model == "transformer" else ["plain"])
 
     def study_settings(self, engine: Engine, seeds: int, recording: bool = True) -> exor_settings.Settings:
         """Return resolved settings of the study. recording: whether to record, at EXor's default interval."""
         every = RECORD_EVERY if recording else ENDLESS
-        return exor_settings.Settings(
-            seeds=seeds,
-            model=self.model,
-            size=self.size,
-            engine=engine,
-            steps=ENDLESS,
-            record_every=every,
-            exact_every=max(every, EXACT_EVERY) if engine == "plain" else every,
-        ).resolved()
+        exact = max(every, EXACT_EVERY) if engine == "plain" else every
+        every_step = {"steps": ENDLESS, "record_every": every, "exact_every": exact}
+        return self._study(exor_settings.Settings, seeds=seeds, engine=engine, **every_step)
 
 
-@dataclasses.dataclass(frozen=True)
-class TextBench(TimedBench):
+def check_all(name: str, numbers: list[int], least: int) -> None:
+    """Check that a list has numbers, all of them at least `least`."""
+    if not numbers or min(numbers) < least:
+        raise BadInput(f"--{name}: expected a list of numbers >= {least}, got {numbers}")
+
+
+@with_defaults(vocab_size=30_522, seconds=4.0, out="runs/bench/text")
+class TextBench(TimedBench, TextSettings):
     """Throughput of the text study's training at the published size, in three forms.
 
     Args:
-        corpus: text files or folders, as for text_mlm.py (default: the documentation that comes with CPython)
-        tokenizer: vocab.txt, tokenizer.json or a Hugging Face name (default: WordPiece trained on the corpus)
-        vocab_size: tokens in a trained vocabulary
-        data_dir: folder for prepared text (default: as for text_mlm.py)
         seeds: number of seeds, each trained tied and untied
         batch_size: sentences per step
         forms: forms to measure: published (predictions at every position of padded rows), masked (predictions only at the
             masked tokens), packed (the same in packed rows)
     """
 
-    corpus: list[str] = dataclasses.field(default_factory=list)
-    tokenizer: str | None = None
-    vocab_size: int = 30_522
-    data_dir: str | None = None
+    CHOICES = (("forms", Form),)
+
     seeds: int = 2
     batch_size: int = 128
-    forms: list[Form] = dataclasses.field(default_factory=lambda: ["published", "masked", "packed"])
-    seconds: float = 4.0
-    out: str = "runs/bench/text"
-
-    def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be measured."""
-        if not self.forms:
-            raise BadInput("--forms: expected at least one of published, masked and packed, got []")
-        super().check()
-        self.study_settings(self.forms[0])
+    forms: list[Form] = dataclasses.field(default_factory=lambda: list(get_args(Form)))
 
     @property
     def largest_studies(self) -> list[Any]:
@@ -176,22 +171,11 @@ class TextBench(TimedBench):
 
     def study_settings(self, form: Form) -> text_settings.Settings:
         """Return resolved settings of the study, without records and validation. Raises BadInput."""
-        return text_settings.Settings(
-            corpus=self.corpus,
-            tokenizer=self.tokenizer,
-            vocab_size=self.vocab_size,
-            data_dir=self.data_dir,
-            seeds=self.seeds,
-            batch_size=self.batch_size,
-            steps=ENDLESS,
-            record_every=ENDLESS,
-            validate_every=ENDLESS,
-            validation_batches=1,
-            packing="packed" if form == "packed" else "padded",
-        ).resolved()
+        packing = "packed" if form == "packed" else "padded"
+        return self._study(text_settings.Settings, steps=ENDLESS, packing=packing, **NO_RECORDS)
 
 
-@dataclasses.dataclass(frozen=True)
+@with_defaults(repeats=7, seconds=2.0, out="runs/bench/layers")
 class LayersBench(TimedBench):
     """Time of a training step with tied and with untied layers, and of changing the ties.
 
@@ -206,6 +190,8 @@ class LayersBench(TimedBench):
         repeats: measurements per form, at least 5; the forms take turns
     """
 
+    COUNTS = ("share", "lora_rank", "width", "vocab_size", "batch_size")
+
     layers: list[int] = dataclasses.field(default_factory=lambda: [12, 48])
     share: int = 6
     lora_rank: int = 4
@@ -213,19 +199,12 @@ class LayersBench(TimedBench):
     vocab_size: int = 4096
     context: int = 128
     batch_size: int = 8
-    repeats: int = 7
-    seconds: float = 2.0
-    out: str = "runs/bench/layers"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be measured."""
-        if not self.layers or min(self.layers) < 2:
-            raise BadInput(f"--layers: expected a list of numbers >= 2, got {self.layers}")
+        check_all("layers", self.layers, least=2)
         if self.width % HEAD_WIDTH:
             raise BadInput(f"--width: expected a multiple of {HEAD_WIDTH}, got {self.width}")
-        checks.check_counts(self, ("share", "lora_rank", "width", "vocab_size", "batch_size"))
         super().check()
-        self.study_settings(self.layers[0], "compact")
 
     @property
     def largest_studies(self) -> list[Any]:
@@ -233,15 +212,7 @@ class LayersBench(TimedBench):
 
     def study_settings(self, layers: int, storage: Storage) -> layer_settings.Settings:
         """Return resolved settings of the study. Raises BadInput."""
-        return layer_settings.Settings(
-            layers=layers,
-            storage=storage,
-            vocab_size=self.vocab_size,
-            width=self.width,
-            heads=self.width // HEAD_WIDTH,
-            context=self.context,
-            batch_size=self.batch_size,
-        ).resolved()
+        return self._study(layer_settings.Settings, layers=layers, storage=storage, heads=self.width // HEAD_WIDTH)
 
 
 @with_defaults(seconds=4.0, repeats=5, out="runs/bench/decoder")
@@ -255,13 +226,8 @@ class DecoderBench(LayersBench):
 
     architecture: Literal["gpt2", "bert"] = "gpt2"
 
-    def study_settings(self, layers: int, storage: Storage) -> layer_settings.Settings:
-        """Return resolved settings of the study. Raises BadInput."""
-        study = super().study_settings(layers, storage)
-        return dataclasses.replace(study, architecture=self.architecture, activation="gelu").resolved()
 
-
-@dataclasses.dataclass(frozen=True)
+@with_defaults(seconds=4.0, out="runs/bench/causal")
 class CausalBench(TimedBench):
     """Throughput of the untied models of causal_untying.py, compared with the transformers library's GPT-2 in torch.
 
@@ -280,13 +246,6 @@ class CausalBench(TimedBench):
     context: int = 128
     batch_size: int = 8
     vocab_size: int = 4096
-    seconds: float = 4.0
-    out: str = "runs/bench/causal"
-
-    def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be measured."""
-        super().check()
-        _ = self.study_settings
 
     @property
     def largest_studies(self) -> list[Any]:
@@ -296,51 +255,23 @@ class CausalBench(TimedBench):
     def study_settings(self) -> causal_settings.Settings:
         """Resolved settings of the study, without records and validation. Raises BadInput."""
         rare = ENDLESS // 6  # so that the forks, at sixths of the steps, are at steps of records
-        return causal_settings.Settings(
-            layers=self.layers,
-            width=self.width,
-            heads=self.heads,
-            context=self.context,
-            batch_size=self.batch_size,
-            vocab_size=self.vocab_size,
-            steps=6 * rare,
-            record_every=rare,
-            validate_every=rare,
-            validation_blocks=1,
-        ).resolved()
+        every = {"steps": 6 * rare, "record_every": rare, "validate_every": rare}
+        return self._study(causal_settings.Settings, validation_blocks=1, **every)
 
 
-@dataclasses.dataclass(frozen=True)
-class EncoderBench(TimedBench):
+@with_defaults(vocab_size=3072, seconds=4.0, out="runs/bench/encoder")
+class EncoderBench(TimedBench, TextSettings):
     """Throughput of pre-training the coupled base encoder, compared with the transformers Trainer and a plain torch loop.
 
     Args:
-        corpus: text files or folders, as for embedding_coupling.py (default: the documentation that comes with CPython)
-        tokenizer: vocab.txt, tokenizer.json or a Hugging Face name (default: WordPiece trained on the corpus)
-        vocab_size: tokens in a trained vocabulary
-        data_dir: folder for prepared text (default: as for embedding_coupling.py)
         max_length: tokens in a packed row, and the longest sentence
         batch_rows: packed rows per step; a batch of the Trainer has as many sentences as these rows hold on average
     """
 
-    corpus: list[str] = dataclasses.field(default_factory=list)
-    tokenizer: str | None = None
-    vocab_size: int = 3072
-    data_dir: str | None = None
+    SHAPE = Shape(64, 64, 64, 3, 4, coupled=True)  # of the trained encoder
+
     max_length: int = 64
     batch_rows: int = 32
-    seconds: float = 4.0
-    out: str = "runs/bench/encoder"
-
-    def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be measured."""
-        super().check()
-        self.study_settings(1)
-
-    @property
-    def shape(self) -> Shape:
-        """The shape of the trained encoder."""
-        return Shape(64, 64, 64, 3, 4, coupled=True)
 
     @property
     def largest_studies(self) -> list[Any]:
@@ -348,44 +279,20 @@ class EncoderBench(TimedBench):
 
     def study_settings(self, seeds: int) -> coupling_settings.Settings:
         """Return resolved settings of the study, without records and validation. Raises BadInput."""
-        return coupling_settings.Settings(
-            corpus=self.corpus,
-            tokenizer=self.tokenizer,
-            vocab_size=self.vocab_size,
-            data_dir=self.data_dir,
-            max_length=self.max_length,
-            batch_rows=self.batch_rows,
-            seeds=seeds,
-            steps=ENDLESS,
-            record_every=ENDLESS,
-            validate_every=ENDLESS,
-            validation_batches=1,
-        ).resolved()
+        return self._study(coupling_settings.Settings, seeds=seeds, steps=ENDLESS, **NO_RECORDS)
 
 
-TRANSFER_RATES = [1e-3, 3e-3, 1e-2]  # the number of rates is the number of members; their values do not matter
-
-
-@dataclasses.dataclass(frozen=True)
-class TransferBench(TimedBench):
+@with_defaults(seconds=4.0, out="runs/bench/transfer")
+class TransferBench(TimedBench, TextSettings):
     """Throughput of fine-tuning at the study's default size: as an ensemble, and one member after the other.
 
     Args:
-        corpus: text files or folders, as for embedding_coupling.py (default: the documentation that comes with CPython)
-        data_dir: folder for prepared text (default: as for embedding_coupling.py)
         seeds: pre-training seeds of the ensemble, each with and without pre-training, at each of three learning rates
     """
 
-    corpus: list[str] = dataclasses.field(default_factory=list)
-    data_dir: str | None = None
-    seeds: int = 2
-    seconds: float = 4.0
-    out: str = "runs/bench/transfer"
+    COUNTS = ("seeds",)
 
-    def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be measured."""
-        super().check()
-        checks.check_counts(self, ("seeds",))
+    seeds: int = 2
 
     @property
     def largest_studies(self) -> list[Any]:
@@ -393,12 +300,10 @@ class TransferBench(TimedBench):
 
     def study_settings(self) -> coupling_settings.Settings:
         """Return resolved settings of the study."""
-        return coupling_settings.Settings(
-            corpus=self.corpus, data_dir=self.data_dir, seeds=self.seeds, fine_tuning_rates=TRANSFER_RATES
-        ).resolved()
+        return self._study(coupling_settings.Settings, fine_tuning_rates=TRANSFER_RATES)
 
 
-@dataclasses.dataclass(frozen=True)
+@with_defaults(seconds=2.0, out="runs/bench/device")
 class DeviceBench(TimedBench):
     """Training rates of every study on this machine, and a comparison of its results with those of its CPU.
 
@@ -409,28 +314,20 @@ class DeviceBench(TimedBench):
         first_steps: training steps whose losses are compared with those on the CPU
     """
 
-    parts: list[Part] = dataclasses.field(default_factory=lambda: ["exor", "text", "layers", "encoder", "fine_tuning"])
+    COUNTS = ("seeds", "first_steps", "exor_steps")
+    CHOICES = (("parts", Part),)
+
+    parts: list[Part] = dataclasses.field(default_factory=lambda: list(get_args(Part)))
     seeds: int = 32
     exor_steps: int | None = None
     first_steps: int = 50
-    seconds: float = 2.0
-    out: str = "runs/bench/device"
-
-    def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be measured."""
-        if not self.parts:
-            raise BadInput(f"--parts: expected at least one of {', '.join(get_args(Part))}, got []")
-        super().check()
-        checks.check_counts(self, ("seeds", "first_steps"))
-        if self.exor_steps is not None:
-            checks.check_counts(self, ("exor_steps",))
 
     @property
     def largest_studies(self) -> list[Any]:
         return [ExorBench().study_settings("fast", max(self.seeds, 1024), recording=False)]
 
 
-@dataclasses.dataclass(frozen=True)
+@with_defaults(out="runs/bench/targets")
 class TargetsBench(BenchSettings):
     """Kernels, memory and precision of every study's training step, compiled for GPUs and TPUs that this machine lacks.
 
@@ -440,25 +337,19 @@ class TargetsBench(BenchSettings):
         compare: a file such as docs/targets.json; kernels, bytes and precisions are compared with its entries for the target
     """
 
+    CHOICES = (("programs", Program),)
+
     target: str = "v5e:2x2"
     programs: list[Program] = dataclasses.field(default_factory=lambda: list(get_args(Program)))
     compare: str | None = None
-    out: str = "runs/bench/targets"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be compiled."""
         super().check()
-        if not self.programs:
-            raise BadInput(f"--programs: expected at least one of {'; '.join(get_args(Program))}; got []")
         if self.compare is not None and not Path(self.compare).is_file():
             raise BadInput(f"--compare: {cut(self.compare)} is not a file; give one such as docs/targets.json")
 
-    @property
-    def largest_studies(self) -> list[Any]:
-        return []
 
-
-@dataclasses.dataclass(frozen=True)
+@with_defaults(out="runs/bench/checkpoints")
 class CheckpointsBench(BenchSettings):
     """Time and memory of the commands on checkpoints.
 
@@ -472,6 +363,9 @@ class CheckpointsBench(BenchSettings):
         repeats: runs of each command
     """
 
+    COUNTS = ("folders", "rows", "width", "repeats")
+    CHOICES = (("commands", CheckpointCommand),)
+
     commands: list[CheckpointCommand] = dataclasses.field(default_factory=lambda: list(get_args(CheckpointCommand)))
     folders: int = 1000
     factorised: list[int] = dataclasses.field(default_factory=lambda: [50_000, 1024])
@@ -479,23 +373,14 @@ class CheckpointsBench(BenchSettings):
     width: int = 4096
     dtype: Literal["F32", "F16", "BF16"] = "BF16"
     repeats: int = 1
-    out: str = "runs/bench/checkpoints"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be measured."""
         super().check()
-        if not self.commands:
-            raise BadInput(f"--commands: expected at least one of {', '.join(get_args(CheckpointCommand))}, got []")
-        checks.check_counts(self, ("folders", "rows", "width", "repeats"))
         if len(self.factorised) != 2 or min(self.factorised) < 2:
             raise BadInput(f"--factorised: expected [ROWS, COLUMNS], each at least 2, got {self.factorised}")
 
-    @property
-    def largest_studies(self) -> list[Any]:
-        return []
 
-
-@dataclasses.dataclass(frozen=True)
+@with_defaults(out="runs/bench/statistics")
 class StatisticsBench(BenchSettings):
     """Time to test a family of claims by sign flips, and to do the same in plain numpy.
 
@@ -505,20 +390,14 @@ class StatisticsBench(BenchSettings):
         repeats: measurements, at least 5; both sides take turns
     """
 
+    COUNTS = ("claims",)
+
     claims: int = 40
     seeds: int = 1024
     repeats: int = 5
-    out: str = "runs/bench/statistics"
 
     def check(self) -> None:
-        """Raise BadInput, naming the option, if the settings cannot be measured."""
         super().check()
-        checks.check_counts(self, ("claims",))
         if self.seeds < 17:
             raise BadInput(f"--seeds: expected at least 17, got {self.seeds}")
-        if self.repeats < 5:
-            raise BadInput(f"--repeats: expected at least 5 measurements, got {self.repeats}")
-
-    @property
-    def largest_studies(self) -> list[Any]:
-        return []
+        check_repeats(self.repeats)

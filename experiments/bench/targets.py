@@ -35,7 +35,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying import settings as causal_settings
-from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble as build_coupling
+from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble as build_coupling
 from tiejax.lab.studies.embedding_coupling.text import prepare_text
 from tiejax.lab.studies.exor import settings as exor_settings
 from tiejax.lab.studies.exor.ensemble import Platform
@@ -247,7 +247,7 @@ def encoder(devices: Sequence[Any]) -> Any:
     bench = EncoderBench()
     study = bench.study_settings(10)
     prepared = prepare_text(study, Console(quiet=True), False)
-    ensemble = build_coupling(study, bench.shape, prepared, encoder_plan(study, prepared, 10))
+    ensemble = build_coupling(study, bench.SHAPE, prepared, encoder_plan(study, prepared, 10))
     return traced_step(ensemble, devices[:1], 10, feed_shapes(ensemble))
 
 

@@ -15,7 +15,7 @@ from experiments.bench.settings import ENDLESS, TransferBench
 from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
 from tiejax import training
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_model
+from tiejax.lab.studies.embedding_coupling.encoders import build_model
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.task_data import read_files, task_data
 from tiejax.lab.studies.embedding_coupling.text import prepare_text

@@ -7,7 +7,7 @@ import pytest
 from experiments.bench import causal
 from experiments.bench.settings import CausalBench
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.causal_untying.model import shape_of
+from tiejax.lab.studies.causal_untying.model import size_of
 from tiejax.lab.studies.causal_untying.plan import Arm
 
 SMALL = CausalBench(layers=1, width=8, heads=2, context=8, batch_size=2, vocab_size=40, seconds=0.01)
@@ -30,7 +30,7 @@ def test_both_sides_have_the_same_number_of_parameters():
     """The library's model is tied."""
     torch_decoder = pytest.importorskip("experiments.bench.torch_decoder")
     model = torch_decoder.build(causal.job_of(SMALL, "torch"))
-    number = shape_of(SMALL.study_settings, 40, Arm("tied", True)).parameters
+    number = size_of(SMALL.study_settings, 40, Arm("tied", True)).parameters
     assert sum(parameter.numel() for parameter in model.parameters()) == number
 
 

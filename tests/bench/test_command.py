@@ -13,6 +13,7 @@ from processes import EXPERIMENTS, Ended, assert_refused, end, start_python, tre
 from experiments.bench import command
 from experiments.bench.benchmarks import BENCHMARKS
 from tiejax.lab.settings.command_line import run_main
+from tiejax.lab.settings.study import function_of
 
 SCRIPT = EXPERIMENTS / "bench.py"
 
@@ -107,7 +108,7 @@ def test_benchmark_runs_its_module(monkeypatch, name):
     module = importlib.import_module(f"experiments.bench.{name}")
     monkeypatch.setattr(module, "run", lambda *arguments: calls.append(arguments))
     settings, console = BENCHMARKS[name].settings(), object()
-    BENCHMARKS[name].run(settings, console)
+    function_of(BENCHMARKS[name].run)(settings, console)
     assert calls == [(settings, console)]
 
 

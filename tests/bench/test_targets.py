@@ -14,7 +14,7 @@ from experiments.bench.causal import products_of_token
 from experiments.bench.settings import TargetsBench
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.causal_untying.model import shape_of
+from tiejax.lab.studies.causal_untying.model import size_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Three kernels: two fusions (one in the body of a loop) and a copy. Computations inside fusions and reductions do not count.
@@ -78,7 +78,7 @@ def test_the_preset_is_that_of_gpt2():
     """124,439,808 is the number of parameters of the released model; 10 billion tokens to two parts in a thousand."""
     study = targets.preset_124m()
     tied = next(arm for arm in study.arms if arm.tied)
-    assert shape_of(study, targets.GPT2_VOCABULARY, tied).parameters == 124_439_808
+    assert size_of(study, targets.GPT2_VOCABULARY, tied).parameters == 124_439_808
     assert study.steps * study.batch_size * (study.context - 1) == pytest.approx(10e9, rel=2e-3)
     size = SimpleNamespace(context=study.context, width=study.width, layers=study.layers, vocab_size=targets.GPT2_VOCABULARY)
     of_step = products_of_token(size) * study.batch_size * study.context

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tiejax.checkpoints.check import check_folder  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import INDEX, WEIGHTS, open_checkpoint  # noqa: E402
-from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
+from tiejax.checkpoints.hub.stored import stored_tables  # noqa: E402
 
 pytestmark = pytest.mark.parity
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"

@@ -15,8 +15,8 @@ from tiejax.checkpoints.hub.architectures import known  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import CONFIG, WEIGHTS, open_checkpoint  # noqa: E402
 from tiejax.checkpoints.hub.errors import CheckpointError  # noqa: E402
 from tiejax.checkpoints.hub.families import FLAG  # noqa: E402
+from tiejax.checkpoints.hub.stored import stored_tables  # noqa: E402
 from tiejax.checkpoints.rewrite.fix import fix  # noqa: E402
-from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
 from tiejax.checkpoints.rewrite.tie import tie  # noqa: E402
 from tiejax.checkpoints.rewrite.untie import untie  # noqa: E402
 

@@ -5,7 +5,7 @@ import pytest
 from random_tables import centred, gaussian
 from scipy import linalg
 
-from tiejax.geometry.canonical_correlations import canonical_correlations, largest_chance
+from tiejax.geometry.linear_maps import canonical_correlations, largest_chance
 
 
 @pytest.mark.parametrize(("first_width", "second_width"), [(6, 6), (4, 7), (7, 4)])

@@ -6,9 +6,8 @@ import pytest
 from random_tables import gaussian
 
 from tiejax.geometry.alignment import alignment, mapped_cosines
-from tiejax.geometry.canonical_correlations import canonical_correlations, correlations_of
 from tiejax.geometry.cross_products import cross_products
-from tiejax.geometry.linear_maps import maps_between, whitening
+from tiejax.geometry.linear_maps import canonical_correlations, correlations_of, maps_between, whitening
 from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.geometry.norms import norms_and_equality
 

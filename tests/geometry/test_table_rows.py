@@ -8,8 +8,8 @@ from scipy import linalg
 
 from tiejax.geometry import table_rows
 from tiejax.geometry.alignment import alignment
-from tiejax.geometry.canonical_correlations import canonical_correlations
 from tiejax.geometry.cross_products import cross_products
+from tiejax.geometry.linear_maps import canonical_correlations
 from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.geometry.norms import norms_and_equality
 

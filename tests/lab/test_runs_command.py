@@ -82,10 +82,10 @@ def test_claims_by_earlier_rules_are_marked_and_later_formats_are_refused(tmp_pa
 def test_seeds_in_parts_are_listed(tmp_path, capsys):
     """Seeds that were appended by hand, and those of the second of three looks."""
     grown = make_run(tmp_path / "grown", seeds=4)
-    run = RunDirectory.claim(STUDY, Settings(seeds=6, out=str(grown)).resolved(), True, False)
+    run = RunDirectory.reserve(STUDY, Settings(seeds=6, out=str(grown)).resolved(), True, False)
     run.release()
     looking = make_run(tmp_path / "looking", until="decided", max_seeds=200)
-    run = RunDirectory.claim(STUDY, Settings(until="decided", max_seeds=200, out=str(looking)).resolved(), True, False)
+    run = RunDirectory.reserve(STUDY, Settings(until="decided", max_seeds=200, out=str(looking)).resolved(), True, False)
     run.append_part(list(range(64, 128)))
     run.release()
     assert listed(tmp_path, capsys) == [

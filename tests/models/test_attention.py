@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tiejax.models.attention import attend, has_fused
-from tiejax.models.dropout import drop_probability, keep_mask
+from tiejax.models.layers import drop_probability, keep_mask
 
 
 def test_fused_kernel_is_used_where_available():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax.models.dropout import Dropout, drop_probability, keep_mask
+from tiejax.models.layers import Dropout, drop_probability, keep_mask
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax.models.initializers import default_dtype, layer_norm
-from tiejax.models.layer_norm import normalise
+from tiejax.models.layers import default_dtype, layer_norm, normalise
 
 SHAPE, EPSILON = (3, 4, 5), 1e-3
 AXES = [-1, 0, 1]

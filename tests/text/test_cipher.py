@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiejax.text.cipher import cipher, write
 from tiejax.text.masking import Masking
+from tiejax.text.twins import cipher
 
 SPECIAL = (0, 1, 2, 3, 4)  # pad, unknown, cls, sep, mask
 TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c")
@@ -14,7 +14,7 @@ TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c")
 def test_every_ordinary_token_has_its_own_twin():
     twins = cipher(TOKENS, SPECIAL)
     assert twins.vocabulary == 11
-    assert write(twins, np.array([[2, 5, 7, 1, 3, 0]])).tolist() == [[2, 8, 10, 1, 3, 0]]
+    assert twins.tables()[0][np.array([[2, 5, 7, 1, 3, 0]])].tolist() == [[2, 8, 10, 1, 3, 0]]
 
 
 def test_sentences_are_in_one_language():
@@ -30,7 +30,7 @@ def test_sentences_are_in_one_language():
     tokens[slot] = target  # undo the masks
     tokens = tokens.reshape(rows, -1)
     plain = np.array(row)
-    ciphered = write(twins, plain)
+    ciphered = twins.tables()[0][plain]
     in_cipher = []
     for here in (slice(0, 4), slice(4, 9)):
         as_plain, as_cipher = (tokens[:, here] == one[here] for one in (plain, ciphered))

@@ -100,7 +100,7 @@ class Verses(Fables):
 def test_every_example_is_a_row(tmp_path):
     prepared(Verses, tmp_path)
     asked = {"vocab_size": 60, "max_length": 32, "min_length": 2, "rows_are_sentences": True}
-    found = sentences.prepare(["tfds:verses"], None, folder=tmp_path / "data", tfds_dir=str(tmp_path), **asked)
+    found = sentences.prepare(["tfds:verses"], tokenizer=None, folder=tmp_path / "data", tfds_dir=str(tmp_path), **asked)
     model = tokenizer.load(str(found.tokenizer_file))
     rows = [ids for split in SPLITS for ids in listed(found.split(split))]
     assert rows == [model.encode(text).ids for text in Verses.texts["train"]]

@@ -44,7 +44,8 @@ def split_corpus(tmp_path) -> Path:
 
 
 def prepare(corpus, folder: Path, validation=(), test=(), tokenizer=None, vocab_size=300, **more) -> streams.Streams:
-    return streams.prepare(list(map(str, corpus)), list(validation), list(test), tokenizer, vocab_size, folder, **more)
+    asked = {"tokenizer": tokenizer, "vocab_size": vocab_size, "folder": folder}
+    return streams.prepare(list(map(str, corpus)), list(validation), list(test), **asked, **more)
 
 
 def decoded(found: streams.Streams, split: str) -> list[str]:

@@ -5,11 +5,10 @@ import json
 import os
 import shutil
 import signal
-import socket
 
 import numpy as np
 import pytest
-from processes import end, start, start_python, wait_until
+from processes import end, processes_of_one_run, start, start_python, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -81,22 +80,9 @@ def test_batches_are_shared_by_arms_only(on_one):
 
 def cluster(number, out, *argv, devices=(2, 2)):
     """Start `number` processes of one run; devices: number of devices of each process."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
     return [
-        start(
-            *argv,
-            "--out",
-            out,
-            env={
-                **on_devices(devices[process]),
-                "JAX_COORDINATOR_ADDRESS": address,
-                "JAX_NUM_PROCESSES": str(number),
-                "JAX_PROCESS_ID": str(process),
-            },
-        )
-        for process in range(number)
+        start(*argv, "--out", out, env={**on_devices(devices[process]), **variables})
+        for process, variables in enumerate(processes_of_one_run(number))
     ]
 
 

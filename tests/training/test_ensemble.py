@@ -12,8 +12,8 @@ import pytest
 from tiejax import training, tying
 from tiejax.lab.studies.exor.ensemble import build_ensemble, steps_ahead
 from tiejax.lab.studies.exor.settings import Settings
-from tiejax.lab.studies.untying.ensemble import build_ensemble as build_untying
 from tiejax.lab.studies.untying.settings import Settings as UntyingSettings
+from tiejax.lab.studies.untying.study import build_ensemble as build_untying
 from tiejax.training import DrawAhead, SeedKey, TrainState, Vmapped, make_step, seed_keys, stream, train
 
 

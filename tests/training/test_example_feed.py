@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from tiejax.training.example_feed import ExampleFeed
+from tiejax.training.sources import ExampleFeed
 
 BLOCKS = np.arange(10)[:, None] * np.ones(3, int)
 

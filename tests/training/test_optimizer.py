@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from tiejax.training import constant, cosine_cycle, make_optimizer, make_schedule
+from tiejax.training import cosine_cycle, make_optimizer, make_schedule
 from tiejax.training.choices import OptimizerName, ScheduleName
 from tiejax.training.optimizer import TableRecipe, clip_as_torch, warm_up_and_decay, with_rates
 
@@ -119,10 +119,6 @@ def test_cosine_cycle_is_accurate_in_float32():
     step = 489_500
     expected = 1e-5 + (5e-4 - 1e-5) / 2 * (1 + np.cos(np.pi * (step % 20_000) / 10_000))
     np.testing.assert_allclose(cosine_cycle(5e-4, 1e-5, 10_000)(jnp.int32(step)), expected, rtol=1e-6)
-
-
-def test_constant_schedule():
-    assert constant(0.25)(jnp.int32(12_345)) == 0.25
 
 
 def test_warm_up_and_decay_are_linear():

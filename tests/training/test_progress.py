@@ -2,7 +2,7 @@
 
 import io
 
-from tiejax.training.progress import bar_of
+from tiejax.training.loop import bar_of
 
 
 class Terminal(io.StringIO):

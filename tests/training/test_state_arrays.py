@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiejax.training.state_arrays import from_arrays, to_arrays
+from tiejax.training.checkpoint import from_arrays, to_arrays
 from tiejax.training.step import TrainState
 
 STATE = TrainState({"a": np.arange(3.0), "b": {"c": np.int32(4)}}, (np.ones((2, 2)), None))

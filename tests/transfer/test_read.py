@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from tiejax.transfer.errors import TaskError
-from tiejax.transfer.read import Labelled, read_labelled, read_sentences
+from tiejax.transfer.read import Labelled, TaskError, read_labelled, read_sentences
 
 SPACED = """# text = Don't go, Anna!
 1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tiejax.transfer.errors import TaskError
-from tiejax.transfer.read import Labelled
+from tiejax.transfer.read import Labelled, TaskError
 from tiejax.transfer.tasks import SPLITS, TaskFiles, hashed, load_task
 
 NUMBER = 400

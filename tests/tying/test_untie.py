@@ -204,7 +204,7 @@ def test_zero_restarts_the_bias_correction_and_keeping_the_count_spikes(x64):
     """Adam's first update of a leaf with gradient g and zero moments is g / |g|; with a count of 1,000 it is larger."""
     sizes = {}
     for policy in ("zero", "zero-keep-count"):
-        optimizer = training.make_optimizer("adamw", training.constant(1.0), 0.0, eps=0.0, counts="leaf")
+        optimizer = training.make_optimizer("adamw", optax.constant_schedule(1.0), 0.0, eps=0.0, counts="leaf")
         params = tying.view(tying.store(start(), TIES), TIES)
         state = optimizer.init(params)
         many = jax.tree.map(lambda leaf: jnp.full_like(leaf, 1000), state[0].count)

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named
+from tiejax.checkpoints.hub.architectures import Architecture
+from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, Tensor, named
 from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, stated, states_of, tied_by, title_of
+from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, stated, states_of, tied_by, title_of, word_of
 from tiejax.checkpoints.hub.locate import (
     called,
     candidates,
@@ -19,8 +20,7 @@ from tiejax.checkpoints.hub.locate import (
     wrapped,
     wrapper_of,
 )
-from tiejax.checkpoints.rewrite.further import Group, further_groups, stored_of
-from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
+from tiejax.checkpoints.hub.stored import Group, Stored, further_groups, stored_of, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
 SHARED = "shared.weight"  # the one table of a tied T5
@@ -75,7 +75,7 @@ def check(checkpoint: Checkpoint, equal: bool = False) -> Checked:
     they are not read.
     """
     tables, flag = stored_tables(checkpoint, equal), flag_of(checkpoint.config)
-    answer, reason, edit = _with_faults(checkpoint, judged(checkpoint, tables, flag))
+    answer, reason, edit = _with_faults(checkpoint, judged(checkpoint, tables))
     sets = (f"{checkpoint.twice}; `untie`, `tie` and `factorise` refuse this folder.",) if checkpoint.twice else ()
     follows = (*sets, *_consequences(tables, flag))
     return Checked(str(checkpoint.folder), title_of(checkpoint.config), answer, tables.words, flag.where, reason, follows, edit)
@@ -101,24 +101,22 @@ def _with_faults(checkpoint: Checkpoint, judgement: Judgement) -> Judgement:
     return Judgement(answer, "; ".join(reasons), " and ".join([*edits, *([judgement.edit] if judgement.edit else [])]))
 
 
-def judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
+def judged(checkpoint: Checkpoint, tables: Stored) -> Judgement:
     """Judge the tables by their names and the flag, whatever prefix the names have and whatever the index lists."""
-    relation = tables.relation
-    if relation == "unknown":
+    relation, architecture = tables.relation, tables.architecture
+    if architecture is None:
         return _cannot_say(unknown(checkpoint))
     if relation == "nothing":
-        assert tables.architecture is not None
         may_be = shown(candidates(checkpoint))
         found = f"; tensors that may be: {may_be}" if may_be else ""
-        return _cannot_say(f"no tensor has the name of a table of {tables.architecture.name}{found}")
+        return _cannot_say(f"no tensor has the name of a table of {architecture.name}{found}")
     if relation == "headless":
         return Judgement("agrees", "the architecture predicts no tokens, so there is nothing to tie", None)
     if relation == "encoded":
         return _cannot_say("whether its values are those of the other table cannot be read from the file")
-    judgement = _by_version(checkpoint, tables, flag)
+    judgement = _by_version(checkpoint, tables, architecture)
     both = [table for table in (tables.input, tables.output) if table is not None]
-    assert tables.architecture is not None
-    if judgement.answer == "agrees" and (reason := read_by_all(checkpoint, tables.architecture, both)):
+    if judgement.answer == "agrees" and (reason := read_by_all(checkpoint, architecture, both)):
         return _cannot_say(reason)
     if levels := contradiction(checkpoint.config):
         # The transformers library reads one of the levels; other loaders may read the other.
@@ -127,12 +125,11 @@ def judged(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
     return judgement
 
 
-def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement:
+def _by_version(checkpoint: Checkpoint, tables: Stored, architecture: Architecture) -> Judgement:
     """Judge by what each major version of the transformers library does; "cannot say" where they differ."""
-    assert tables.architecture is not None
     states, found = states_of(checkpoint.config), dict[str, Judgement]()  # by version
-    for version, ties in sorted(tables.architecture.ties.items()):
-        tied = tied_by(checkpoint.config, tables.architecture, version)
+    for version, ties in sorted(architecture.ties.items()):
+        tied = tied_by(checkpoint.config, architecture, version)
         if tied is None and ties == "by flag":
             return _cannot_say("the configuration does not say whether they are tied")
         # A class whose tables are always one keeps a second one if it is stored and the flag says untied.
@@ -141,14 +138,14 @@ def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement
             if ties == "by flag"
             else ties == "always" and (tables.relation in ("one", "head") or states[0] is not False)
         )
-        found[version] = _by_relation(checkpoint, tables, effective)
-        if found[version].answer == "agrees":
+        found[version] = _by_relation(checkpoint, tables, architecture, effective)
+        if found[version].answer == "agrees" and (table := tables.input) is not None:
             # The flag may make other tensors one in a class whose two tables it never makes one.
             one = effective or (ties == "never" and states[0] is not False)
-            further = _by_further_tensors(checkpoint, tables) if one else None
-            separate = None if effective else _by_separate(checkpoint, tables, version, one)
-            dropped = None if effective else _by_dropped(checkpoint, tables, version)
-            kept = _by_kept_name(checkpoint, tables, version) if effective else None
+            further = _by_further_tensors(checkpoint, architecture, table, tables.output) if one else None
+            separate = None if effective else _by_separate(checkpoint, architecture, table, version, one)
+            dropped = None if effective else _by_dropped(checkpoint, architecture, table, version)
+            kept = _by_kept_name(checkpoint, architecture, table, version) if effective else None
             found[version] = further or separate or dropped or kept or found[version]
     last, answers = list(found.values())[-1], {judgement.answer for judgement in found.values()}
     said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in found.items())
@@ -159,17 +156,16 @@ def _by_version(checkpoint: Checkpoint, tables: Stored, flag: Flag) -> Judgement
     return last
 
 
-def _by_relation(checkpoint: Checkpoint, tables: Stored, tied: bool) -> Judgement:
+def _by_relation(checkpoint: Checkpoint, tables: Stored, architecture: Architecture, tied: bool) -> Judgement:
     set_true, set_false = (_set(checkpoint.config, value) for value in (True, False))
+    rename = f"rename {tables.output.name} to that of the input table ({architecture.shared})" if tables.output else None
     match tables.relation, tied:
         case "rounded", True:
-            reason = (
-                "equal only after rounding, so that version 4 of the transformers library reads one table, and version 5 two"
-            )
-            return _cannot_say(reason)
+            found = "version 4 of the transformers library reads one table, and version 5 two"
+            return _cannot_say(f"equal only after rounding, so that {found}")
         case ("one" | "equal", True) | ("differ" | "scaled" | "shapes", False):
             return Judgement("agrees", "stored as the configuration says", None)
-        case "one", False if tables.architecture is not None and not tables.architecture.by_flag:
+        case "one", False if not architecture.by_flag:
             return Judgement("disagrees", "the output table is missing, and the transformers library never ties this one", None)
         case "one", False:
             reason = "the output table is missing, so that loaders initialise one at random"
@@ -178,44 +174,37 @@ def _by_relation(checkpoint: Checkpoint, tables: Stored, tied: bool) -> Judgemen
             reason = "stored as the configuration says, but equal: either just untied, or saved under the wrong flag"
             return Judgement("agrees", reason, None)
         case "head", True:
-            return Judgement("disagrees", "the shared table is stored under the name of the output table", _rename(tables))
+            return Judgement("disagrees", "the shared table is stored under the name of the output table", rename)
         case "head", False:
             return Judgement("disagrees", "the input table is missing", None)
         case _:
             return Judgement("disagrees", "loaders that trust the flag drop the stored output table", set_false)
 
 
-def _by_separate(checkpoint: Checkpoint, tables: Stored, version: str, flag: bool) -> Judgement | None:
+def _by_separate(
+    checkpoint: Checkpoint, architecture: Architecture, table: Tensor, version: str, flag: bool
+) -> Judgement | None:
     """Judge an untied model by the copies of tensors that it reads; return None if all are stored.
 
     flag: whether the flag makes one what is in `Architecture.more`, of a class whose two tables are never one.
     """
-    assert tables.architecture is not None
-    if tables.input is None:
-        return None
-    separate = tables.architecture.separate.get(version, ())
-    own = [name for name in tables.architecture.input if name not in separate]  # of the first table, in several versions
+    separate = architecture.separate.get(version, ())
+    own = [name for name in architecture.input if name not in separate]  # of the first table, in several versions
     for names in ([own] if separate and own else []) + [[name] for name in separate]:
-        spelled = [stored_under(checkpoint, tables.architecture, tables.input, name) for name in names]
+        spelled = [stored_under(checkpoint, architecture, table, name) for name in names]
         if not any(name in checkpoint.tensors for name in spelled):
             return Judgement("disagrees", f"{names[0]} is missing, so that loaders initialise it at random", None)
-    for group in () if flag else tables.architecture.more.get(version, ()):
-        spelled = [stored_under(checkpoint, tables.architecture, tables.input, name) for name in group]
+    for group in () if flag else architecture.more.get(version, ()):
+        spelled = [stored_under(checkpoint, architecture, table, name) for name in group]
         missing = [name for name in spelled if name not in checkpoint.tensors]
         if 0 < len(missing) < len(spelled):
-            reason = (
-                f"{missing[0]} is missing, so that loaders initialise it, since the flag does not make it one with the others"
-            )
-            return Judgement("disagrees", reason, None)
+            why = "so that loaders initialise it, since the flag does not make it one with the others"
+            return Judgement("disagrees", f"{missing[0]} is missing, {why}", None)
     return None
 
 
-def _by_dropped(checkpoint: Checkpoint, tables: Stored, version: str) -> Judgement | None:
+def _by_dropped(checkpoint: Checkpoint, architecture: Architecture, table: Tensor, version: str) -> Judgement | None:
     """Judge an untied model by stored copies of a tensor that are one in this version; return None if none of them differ."""
-    architecture, table = tables.architecture, tables.input
-    assert architecture is not None
-    if table is None:
-        return None
     separate = architecture.separate.get(version, ())
     inner = [name for name in architecture.inner if name not in (*separate, *architecture.output)]
     by_flag = architecture.more.get(version, ())
@@ -227,13 +216,9 @@ def _by_dropped(checkpoint: Checkpoint, tables: Stored, version: str) -> Judgeme
     return None
 
 
-def _by_kept_name(checkpoint: Checkpoint, tables: Stored, version: str) -> Judgement | None:
+def _by_kept_name(checkpoint: Checkpoint, architecture: Architecture, table: Tensor, version: str) -> Judgement | None:
     """Judge a tied model by the name of its table: version 4 finds no other one than that under which it stores the table."""
-    architecture, table = tables.architecture, tables.input
-    assert architecture is not None
-    if version != "4" or table is None or not architecture.kept:
-        return None
-    if stored_of(checkpoint, architecture, table, architecture.kept):
+    if version != "4" or not architecture.kept or stored_of(checkpoint, architecture, table, architecture.kept):
         return None
     reason = f"the table is stored as {table.name}, where this version expects {architecture.kept[0]}"
     return Judgement("disagrees", reason, None)
@@ -249,31 +234,25 @@ def foreign_prefix(checkpoint: Checkpoint) -> str:
     return "" if prefix == f"{architecture.prefix}." or not architecture.output else prefix
 
 
-def _by_further_tensors(checkpoint: Checkpoint, tables: Stored) -> Judgement | None:
+def _by_further_tensors(
+    checkpoint: Checkpoint, architecture: Architecture, table: Tensor, output: Tensor | None
+) -> Judgement | None:
     """Judge a tied model by the other tensors that its flag makes one; return None if none of them differ."""
-    assert tables.architecture is not None
-    assert tables.input is not None
-    for group in further_groups(checkpoint, tables.architecture, tables.input):
+    for group in further_groups(checkpoint, architecture, table):
         if odd := group.odd():
             reason = (
                 f"the flag makes {group.tensors[0].name} and {odd.name} one tensor, but both are stored and differ: loaders "
                 "that trust it drop one of them"
             )
             edit: str | None = _set(checkpoint.config, False)
-            if tables.output is None:
-                edit = "write an untied copy with `tiejax untie`" if tables.architecture.only("by flag") else None
+            if output is None:
+                edit = "write an untied copy with `tiejax untie`" if architecture.only("by flag") else None
             return Judgement("disagrees", reason, edit)
     return None
 
 
 def _cannot_say(reason: str) -> Judgement:
     return Judgement("cannot say", reason, None)
-
-
-def _rename(tables: Stored) -> str:
-    assert tables.output is not None
-    assert tables.architecture is not None
-    return f"rename {tables.output.name} to that of the input table ({tables.architecture.shared})"
 
 
 def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
@@ -316,15 +295,11 @@ def contradiction(config: dict[str, Any]) -> str | None:
     values = [value for part in levels(config).values() if (value := stated(part)) is not None]
     if len(set(values)) < 2:
         return None
-    top, inner = map(_value, values)
+    top, inner = map(word_of, values)
     return f"{FLAG} is {top} at the top level and {inner} in text_config, and loaders read one or the other"
 
 
 def _set(config: dict[str, Any], tied: bool) -> str:
     """Return the edit that sets the flag wherever a loader may read it."""
     both = " at the top level and in text_config" if len(levels(config)) > 1 else ""
-    return f"set {FLAG} to {_value(tied)}{both} in config.json"
-
-
-def _value(flag: object) -> str:
-    return str(bool(flag)).lower()
+    return f"set {FLAG} to {word_of(tied)}{both} in config.json"

@@ -24,7 +24,7 @@ from tiejax.geometry.table_rows import (
     row_cosines,
 )
 
-Means = tuple[Float[np.ndarray, "source"], Float[np.ndarray, "target"]]
+Means = tuple[Float[np.ndarray, " source"], Float[np.ndarray, " target"]]
 
 
 class Alignment(NamedTuple):
@@ -42,7 +42,7 @@ class Alignment(NamedTuple):
     left_out: dict[str, int]
 
 
-def alignment(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | None = None) -> Alignment:
+def alignment(source: Table, target: Table, rows: Int[np.ndarray, " tokens"] | None = None) -> Alignment:
     """Return how well the mapped rows of the source point in the direction of the target's rows.
 
         score = mean_i cos(f(x_i), y_i)
@@ -73,7 +73,7 @@ def alignment(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | No
     return Alignment(means.get("identity"), means["procrustes"], means["least_squares"], fitted.rows, left_out)
 
 
-def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, "tokens"], means: Means, maps: Maps) -> Maps:
+def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, " tokens"], means: Means, maps: Maps) -> Maps:
     """Return the cosines [tokens] of selected rows under each map fitted to the whole tables, in one pass over the rows.
 
     cos((x_i - m) W, y_i - k) for procrustes and from_source, cos((y_i - k) W, x_i - m) for from_target; NaN where a vector is
@@ -101,7 +101,7 @@ def least_squares_chance(rows: int, width: int) -> float:
     return min(1.0, math.sqrt(width / max(rows - 1, 1)))
 
 
-def _centred(rows: Float[np.ndarray, "rows width"], mean: Float[np.ndarray, "width"]) -> Float[np.ndarray, "rows width"]:
+def _centred(rows: Float[np.ndarray, "rows width"], mean: Float[np.ndarray, " width"]) -> Float[np.ndarray, "rows width"]:
     """Return rows minus the mean in float32, scaled by a power of two if they are very small or very large."""
     power = exponents(rows)
     if power:

@@ -20,14 +20,14 @@ class CrossProducts(NamedTuple):
     """Means of two tables X, Y [rows, width], and the products X^T X, Y^T Y and X^T Y of the centred tables, in float64."""
 
     rows: int
-    source_mean: Float[np.ndarray, "source"]
-    target_mean: Float[np.ndarray, "target"]
+    source_mean: Float[np.ndarray, " source"]
+    target_mean: Float[np.ndarray, " target"]
     source_gram: Float[np.ndarray, "source source"]
     target_gram: Float[np.ndarray, "target target"]
     cross: Float[np.ndarray, "source target"]
 
 
-def cross_products(source: Table, target: Table, rows: Int[np.ndarray, "tokens"] | None = None) -> CrossProducts:
+def cross_products(source: Table, target: Table, rows: Int[np.ndarray, " tokens"] | None = None) -> CrossProducts:
     """Compute the cross-products of two tables centred on their means.
 
         X^T Y = sum_b X_b^T Y_b + sum_b n_b (m_b - m) (k_b - k)^T    (Chan, Golub and LeVeque 1983)

@@ -17,7 +17,7 @@ def symbol_pairs(vocabulary: int) -> list[Pair]:
 
 def pairwise_distances(
     table: Float[Array, "vocabulary width"] | Float[np.ndarray, "vocabulary width"],
-) -> Float[Array, "pairs"]:
+) -> Float[Array, " pairs"]:
     """Return the Euclidean distances |e_i - e_j| between the rows of a table, in the order of `symbol_pairs`."""
     first, second = np.array(symbol_pairs(table.shape[0])).T
     return jnp.sqrt(jnp.sum(jnp.square(jnp.asarray(table[first] - table[second])), axis=-1))

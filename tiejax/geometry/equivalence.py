@@ -73,7 +73,7 @@ def jensen_shannon(
 
 
 def swaps(
-    tokens: Integer[np.ndarray, "contexts length"], position: Integer[np.ndarray, "contexts"], pair: Pair
+    tokens: Integer[np.ndarray, "contexts length"], position: Integer[np.ndarray, " contexts"], pair: Pair
 ) -> tuple[Integer[np.ndarray, "swaps"], Integer[np.ndarray, "swaps length"]]:
     """Return all contexts with one occurrence of a symbol swapped for the other, preceded by the index of each original.
 
@@ -94,7 +94,7 @@ def swaps(
 def predictions(
     predict: Predict,
     tokens: Integer[np.ndarray, "contexts length"],
-    position: Integer[np.ndarray, "contexts"],
+    position: Integer[np.ndarray, " contexts"],
     block: int = BLOCK,
 ) -> Float[np.ndarray, "contexts vocabulary"]:
     """Return predict(tokens, position) for all contexts, in blocks of one shape, so that it compiles once.
@@ -119,9 +119,9 @@ def predictions(
 def semantic_distance(
     predict: Predict,
     tokens: Integer[np.ndarray, "contexts length"],
-    position: Integer[np.ndarray, "contexts"],
+    position: Integer[np.ndarray, " contexts"],
     pair: Pair,
-    weight: Float[np.ndarray, "contexts"] | None = None,
+    weight: Float[np.ndarray, " contexts"] | None = None,
     predicted: Float[np.ndarray, "contexts vocabulary"] | None = None,
     block: int = BLOCK,
 ) -> Semantic:
@@ -153,7 +153,7 @@ def semantic_distance(
 def conditional_distance(
     log_probabilities: Float[np.ndarray, "contexts vocabulary"],
     pair: Pair,
-    weight: Float[np.ndarray, "contexts"] | None = None,
+    weight: Float[np.ndarray, " contexts"] | None = None,
     smallest_share: float = SMALLEST_SHARE,
 ) -> Conditional:
     r"""Return how far two symbols are from being equally likely, in the contexts that ask for one of them.
@@ -210,10 +210,10 @@ def violation(semantic: float, conditional: float, threshold: float = THRESHOLD)
 def equivalence(
     predict: Predict,
     tokens: Integer[np.ndarray, "contexts length"],
-    position: Integer[np.ndarray, "contexts"],
+    position: Integer[np.ndarray, " contexts"],
     pairs: Sequence[Pair],
     *,
-    weight: Float[np.ndarray, "contexts"] | None = None,
+    weight: Float[np.ndarray, " contexts"] | None = None,
     states: Float[np.ndarray, "contexts width"] | None = None,
     table: Float[np.ndarray, "vocabulary width"] | None = None,
     log_ratios: Mapping[Pair, float | np.ndarray] | None = None,

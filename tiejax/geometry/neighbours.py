@@ -63,7 +63,7 @@ def query_blocks(queries: int, first: Table, second: Table) -> Iterator[slice]:
     return row_blocks(queries, 4 * max(first.shape[1], second.shape[1]) // QUERY_BLOCKS)
 
 
-def nearest_neighbours(table: Table, queries: Int[np.ndarray, "queries"], k: int) -> Int[np.ndarray, "queries k"]:
+def nearest_neighbours(table: Table, queries: Int[np.ndarray, " queries"], k: int) -> Int[np.ndarray, "queries k"]:
     """Return the k other rows of largest cosine for each query, unordered; -1 where there are fewer.
 
     queries: ascending row numbers. Their rows are held in memory; the table is read in blocks. Rows of norm 0 have no

@@ -20,12 +20,12 @@ class Norms(NamedTuple):
     differ most. For a single table, all fields but `first` are None.
     """
 
-    first: Float[np.ndarray, "rows"]
-    second: Float[np.ndarray, "rows"] | None
+    first: Float[np.ndarray, " rows"]
+    second: Float[np.ndarray, " rows"] | None
     differing: int | None
     identical: bool | None
     largest: float | None
-    cosine: Float[np.ndarray, "rows"] | None
+    cosine: Float[np.ndarray, " rows"] | None
 
 
 def norms_and_equality(first: Table, second: Table | None = None) -> Norms:

@@ -39,8 +39,8 @@ def optimality_residual(
     states: Float[np.ndarray, "contexts width"],
     table: Float[np.ndarray, "vocabulary width"],
     pair: Pair,
-    log_ratio: float | Float[np.ndarray, "contexts"],
-    weight: Float[np.ndarray, "contexts"] | None = None,
+    log_ratio: float | Float[np.ndarray, " contexts"],
+    weight: Float[np.ndarray, " contexts"] | None = None,
     sure: float = SURE,
 ) -> Residual:
     r"""Return how far the output side is from optimal: |h . (e1 - e2) - ln[p(s1 | rho) / p(s2 | rho)]| over contexts.
@@ -68,7 +68,7 @@ def optimality_residual(
 
 
 def conditioning(
-    states: Float[np.ndarray, "contexts width"], weight: Float[np.ndarray, "contexts"] | None = None
+    states: Float[np.ndarray, "contexts width"], weight: Float[np.ndarray, " contexts"] | None = None
 ) -> Conditioning:
     r"""Return the condition number and the effective rank of the states {h}, rows scaled by the square root of their weight.
 
@@ -94,7 +94,7 @@ def check_pair(pair: Pair, vocabulary: int | None = None) -> None:
         raise ValueError(f"pair {pair}: expected two different symbols" + ("" if vocabulary is None else f" in 0..{largest}"))
 
 
-def normalised(weight: np.ndarray | None, contexts: int) -> Float[np.ndarray, "contexts"]:
+def normalised(weight: np.ndarray | None, contexts: int) -> Float[np.ndarray, " contexts"]:
     """Return weights that sum to one; equal weights if None is given; raises ValueError if they cannot be normalised."""
     if contexts == 0:
         raise ValueError("contexts: expected at least one, got none")

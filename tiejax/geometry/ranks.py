@@ -9,14 +9,14 @@ from jaxtyping import Bool, Float, Int
 class Bands(NamedTuple):
     """Values by bins of token rank: mean rank, number of tokens, and the quantiles .1, .5 and .9 of the values in each bin."""
 
-    rank: Float[np.ndarray, "bins"]
-    tokens: Int[np.ndarray, "bins"]
-    low: Float[np.ndarray, "bins"]
-    median: Float[np.ndarray, "bins"]
-    high: Float[np.ndarray, "bins"]
+    rank: Float[np.ndarray, " bins"]
+    tokens: Int[np.ndarray, " bins"]
+    low: Float[np.ndarray, " bins"]
+    median: Float[np.ndarray, " bins"]
+    high: Float[np.ndarray, " bins"]
 
 
-def frequency_ranks(counts: Int[np.ndarray, "tokens"]) -> Int[np.ndarray, "tokens"]:
+def frequency_ranks(counts: Int[np.ndarray, " tokens"]) -> Int[np.ndarray, " tokens"]:
     """Return the rank of each token by descending count, from 1; of equally frequent tokens the lower id ranks first."""
     ranks = np.empty(len(counts), np.int64)
     ranks[np.argsort(-counts, kind="stable")] = np.arange(1, len(counts) + 1)
@@ -24,9 +24,9 @@ def frequency_ranks(counts: Int[np.ndarray, "tokens"]) -> Int[np.ndarray, "token
 
 
 def bands_by_rank(
-    values: Float[np.ndarray, "tokens"],
-    ranks: Int[np.ndarray, "tokens"],
-    chosen: Bool[np.ndarray, "tokens"] | None = None,
+    values: Float[np.ndarray, " tokens"],
+    ranks: Int[np.ndarray, " tokens"],
+    chosen: Bool[np.ndarray, " tokens"] | None = None,
     bins: int = 40,
 ) -> Bands:
     """Return quantiles of values in `bins` bins of equal width in ln(rank); NaNs and empty bins are left out.

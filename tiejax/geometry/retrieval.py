@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 Fitted = Literal["all", "held_out"]
 
 
-def nearest(queries: Float[np.ndarray, "n width"], candidates: Float[np.ndarray, "m width"]) -> Int[np.ndarray, "n"]:
+def nearest(queries: Float[np.ndarray, "n width"], candidates: Float[np.ndarray, "m width"]) -> Int[np.ndarray, " n"]:
     """Return the index of the nearest candidate (in L2) of each query."""
     squared = np.sum(candidates**2, axis=1) - 2 * queries @ candidates.T  # plus |query|^2, which is the same for all candidates
     return np.argmin(squared, axis=1)

@@ -59,13 +59,13 @@ def check_tables(first: Table, second: Table) -> int:
     return int(first.shape[0])
 
 
-def check_rows(chosen: Int[np.ndarray, "rows"], number: int) -> None:
+def check_rows(chosen: Int[np.ndarray, " rows"], number: int) -> None:
     """Raise ValueError unless the row numbers are ascending and less than `number`."""
     if len(chosen) == 0 or chosen[0] < 0 or chosen[-1] >= number or (np.diff(chosen) <= 0).any():
         raise ValueError(f"rows: expected at least one row number, ascending, without repeats, from 0 to {number - 1}")
 
 
-def chosen_rows(first: Table, second: Table, rows: Int[np.ndarray, "tokens"] | None) -> int | Int[np.ndarray, "tokens"]:
+def chosen_rows(first: Table, second: Table, rows: Int[np.ndarray, " tokens"] | None) -> int | Int[np.ndarray, " tokens"]:
     """Return the given row numbers, or the number of rows of the tables if None; raises ValueError if either is invalid."""
     number = check_tables(first, second)
     if rows is None:
@@ -81,7 +81,7 @@ def row_blocks(number: int, bytes_per_row: int) -> Iterator[slice]:
         yield slice(start, min(start + step, number))
 
 
-def chosen_blocks(chosen: int | Int[np.ndarray, "tokens"], bytes_per_row: int) -> Iterator[Rows]:
+def chosen_blocks(chosen: int | Int[np.ndarray, " tokens"], bytes_per_row: int) -> Iterator[Rows]:
     """Yield the result of `chosen_rows` in blocks, as `row_blocks` does."""
     if isinstance(chosen, int):
         return row_blocks(chosen, bytes_per_row)
@@ -134,7 +134,7 @@ def exponents(rows: Float[np.ndarray, "rows width"], axis: int | None = None) ->
     return np.where(is_safe, 0, np.frexp(largest)[1])
 
 
-def row_norms(rows: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, "rows"]:
+def row_norms(rows: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, " rows"]:
     """Return the Euclidean norm of each row in float32; in float64 if any is too small or too large for sums in float32."""
     values = rows.astype(np.float32, copy=False)
     with np.errstate(over="ignore", under="ignore"):
@@ -147,7 +147,7 @@ def row_norms(rows: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, "rows"
     return norms
 
 
-def row_cosines(x: Float[np.ndarray, "rows width"], y: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, "rows"]:
+def row_cosines(x: Float[np.ndarray, "rows width"], y: Float[np.ndarray, "rows width"]) -> Float[np.ndarray, " rows"]:
     """Return the cosine in float32 of each row of x with the same row of y; NaN where one of the two is zero."""
     x_norms, y_norms = row_norms(x), row_norms(y)
     with np.errstate(all="ignore"):

@@ -24,9 +24,9 @@ PUBLISHED_RATIOS = ((1, 10, 7.4), (10, 100, 10.0), (100, 300, 3.8), (300, 1_000,
 def use_gradients(
     input_gradient: Float[Array, "vocabulary width"],
     output_gradient: Float[Array, "vocabulary width"],
-    bucket: Int[Array, "vocabulary"] | Int[np.ndarray, "vocabulary"],
+    bucket: Int[Array, " vocabulary"] | Int[np.ndarray, " vocabulary"],
     buckets: int,
-) -> dict[str, Float[Array, ""] | Float[Array, "buckets"]]:
+) -> dict[str, Float[Array, ""] | Float[Array, " buckets"]]:
     r"""Return norms, ratio and cosine of the gradients of both uses of a table, over all rows and for each bucket of rows.
 
     norm = |g|,    ratio = |g_out| / |g_in|,    cosine = <g_in, g_out> / (|g_in| |g_out|)

@@ -15,7 +15,7 @@ class WordPairs(NamedTuple):
 
     first: list[list[int]]
     second: list[list[int]]
-    judgement: Float[np.ndarray, "pairs"]
+    judgement: Float[np.ndarray, " pairs"]
 
 
 def word_vectors(table: Float[np.ndarray, "vocabulary width"], words: Sequence[Sequence[int]]) -> Float[np.ndarray, "n width"]:

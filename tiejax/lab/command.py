@@ -1,13 +1,14 @@
 """The command `tiejax NAME`, which starts every study and tool of the package."""
 
 import functools
+import importlib
 import importlib.metadata
 import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
-from tiejax.lab.commands.studies import load
-from tiejax.lab.runs import launch
+from tiejax.lab.commands.studies import STUDIES, load
+from tiejax.lab.runs import entry
 from tiejax.lab.settings import completion
 from tiejax.lab.settings.command_line import STATUS, BadInput, CommandLine, nearest, run_main
 from tiejax.lab.settings.study import Study
@@ -15,11 +16,11 @@ from tiejax.system.visible import cut
 
 
 class Tool(NamedTuple):
-    """A command that is not a study. main: `argv` -> exit status. settings, line: its flags, if it has one set of them."""
+    """A command that is not a study. main: `argv` -> exit status. settings, line: its flags."""
 
     main: Callable[[Sequence[str]], int]
-    settings: type | None = None
-    line: CommandLine | None = None
+    settings: type
+    line: CommandLine
 
 
 class Command(NamedTuple):
@@ -29,63 +30,23 @@ class Command(NamedTuple):
     load: Callable[[], Study | Tool]
 
 
-def _check() -> Tool:
-    from tiejax.lab.commands import check
-
-    return Tool(check.main, check.Settings, check.COMMAND)
-
-
-def _tie() -> Tool:
-    from tiejax.lab.commands import tie
-
-    return Tool(tie.main, tie.Settings, tie.COMMAND)
+def _tool(name: str) -> Tool:
+    module = importlib.import_module(f"tiejax.lab.commands.{name}")
+    return Tool(module.main, module.Settings, module.COMMAND)
 
 
-def _untie() -> Tool:
-    from tiejax.lab.commands import untie
-
-    return Tool(untie.main, untie.Settings, untie.COMMAND)
-
-
-def _factorise() -> Tool:
-    from tiejax.lab.commands import factorise
-
-    return Tool(factorise.main, factorise.Settings, factorise.COMMAND)
-
-
-def _share() -> Tool:
-    from tiejax.lab.commands import share
-
-    return Tool(share.main, share.Settings, share.COMMAND)
-
-
-def _runs() -> Tool:
-    from tiejax.lab.commands import runs
-
-    return Tool(runs.main, runs.Settings, runs.COMMAND)
-
-
-# The studies by their names in commands: their names in run directories, and what they do.
-STUDIES = {
-    "exor": ("exor", "compare tied with untied models on a synthetic task where tying must help or hurt"),
-    "untying": ("untying", "train models that are tied first and untied later on the task of exor"),
-    "text-mlm": ("text_mlm", "compare tied with untied models on text with planted synonyms of common words"),
-    "layer-tying": ("layer_tying", "let an agent tie and untie the layers of a model while it trains"),
-    "embedding-coupling": ("embedding_coupling", "compare encoders with input and output embeddings of different widths"),
-    "causal-untying": ("causal_untying", "train causal language models that are tied first and untied later"),
-    "diagnose": ("diagnosis", "measure how similar the input and output embeddings of a checkpoint are"),
-    "theory": ("theory", "minimise the loss of trained models of exor without weight decay, to check a theorem"),
-    "compare": ("comparison", "compare finished runs of one study (exor, untying, ...)"),
-}
+# Tools by name; each is a module of `tiejax.lab.commands`.
 TOOLS = {
-    "check": Command("check that checkpoints store what their configurations say about tying", _check),
-    "tie": Command("write a tied copy of an untied checkpoint, and report how much its logits change", _tie),
-    "untie": Command("write an untied copy of a tied checkpoint", _untie),
-    "factorise": Command("write embedding tables as products of narrow factors, and list what each rank saves", _factorise),
-    "share": Command("convert a trained model of layer-tying to shared layers with low-rank adaptations", _share),
-    "runs": Command("list the run directories under a folder, with their results", _runs),
+    "check": "check that checkpoints store what their configurations say about tying",
+    "tie": "write a tied copy of an untied checkpoint, and report how much its logits change",
+    "untie": "write an untied copy of a tied checkpoint",
+    "factorise": "write embedding tables as products of narrow factors, and list what each rank saves",
+    "share": "convert a trained model of layer-tying to shared layers with low-rank adaptations",
+    "runs": "list the run directories under a folder, with their results",
+    "join": "join finished runs of the same settings with different seeds to one run",
 }
-COMMANDS = {name: Command(text, functools.partial(load, study)) for name, (study, text) in STUDIES.items()} | TOOLS
+COMMANDS = {name: Command(text, functools.partial(load, study)) for name, (study, text) in STUDIES.items()}
+COMMANDS |= {name: Command(text, functools.partial(_tool, name)) for name, text in TOOLS.items()}
 
 
 def main() -> NoReturn:
@@ -111,7 +72,7 @@ def start(argv: Sequence[str]) -> int:
         raise BadInput(f"unknown command '{cut(argv[0])}'{hint}")
     sys.argv = [f"tiejax {name}", *rest]  # the name of the program in messages
     command = COMMANDS[name].load()
-    return launch.main(command, rest) if isinstance(command, Study) else command.main(rest)
+    return entry.main(command, rest) if isinstance(command, Study) else command.main(rest)
 
 
 def overview() -> str:
@@ -138,8 +99,4 @@ def completion_script(argv: Sequence[str]) -> str:
 def _words(name: str) -> completion.Words:
     """Return the words that complete a command."""
     command = COMMANDS[name].load()
-    if isinstance(command, Study):
-        return completion.words(command.settings, command.command)
-    if command.settings is None or command.line is None:
-        return completion.Words([], {})
-    return completion.words(command.settings, command.line)
+    return completion.words(command.settings, command.command if isinstance(command, Study) else command.line)

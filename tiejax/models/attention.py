@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from tiejax.models.dropout import drop_probability, keep_mask
+from tiejax.models.layers import drop_probability, keep_mask
 
 HALF = (jnp.bfloat16, jnp.float16)
 

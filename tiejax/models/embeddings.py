@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Integer
 
 from tiejax.models import features_first
-from tiejax.models.dropout import Dropout
-from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm
+from tiejax.models.layers import LAYER_NORM_EPSILON, Dense, Dropout, default_dtype, layer_norm
 
 
 class Embeddings(nn.Module):

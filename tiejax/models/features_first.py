@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from tiejax.models.initializers import default_dtype, uniform
+from tiejax.models.layers import default_dtype, uniform
 
 SMALL_TABLE = 64
 
@@ -25,7 +25,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "inputs *columns"], chosen: Float[Array, "features batch"] | None = None
+        self, x: Float[Array, " inputs *columns"], chosen: Float[Array, "features batch"] | None = None
     ) -> Float[Array, "*outputs"]:
         """Return [features, *columns] or, given a one-hot `chosen`, one feature for each index of the last axis, [*columns]."""
         init = uniform(1 / math.sqrt(x.shape[0]))
@@ -46,7 +46,7 @@ def lookup(table: Float[Array, "vocabulary width"], tokens: Int[Array, "batch le
     return (table.T @ columns).reshape(-1, *tokens.T.shape).transpose(2, 1, 0)
 
 
-def at(x: Float[Array, "length *features batch"], position: Int[Array, "batch"]) -> Float[Array, "*features batch"]:
+def at(x: Float[Array, "length *features batch"], position: Int[Array, " batch"]) -> Float[Array, "*features batch"]:
     """Return x at one position of each sequence; sequences are the last axis."""
     chosen = jax.nn.one_hot(position, len(x), axis=0, dtype=x.dtype)
     if len(x) > SMALL_TABLE:

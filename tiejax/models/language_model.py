@@ -3,16 +3,60 @@
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
-from tiejax.models.embeddings import Embeddings
-from tiejax.models.head import PredictionHead
-from tiejax.models.initializers import LAYER_NORM_EPSILON
+from tiejax.models.embeddings import Embeddings, table_init
+from tiejax.models.layers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm
+from tiejax.models.transformer import ACTIVATIONS
 
 # Paths of the input and the output table in the parameter tree.
 TABLE_PATHS = ("embed/embedding", "head/embedding")
+
+
+class PredictionHead(nn.Module):
+    """logits = t(h) . E_out^T + b, where t(h) = LN(act(W h)) maps states to the width of E_out, or t(h) = h.
+
+    `embedding` is E_out, [vocabulary, width]. activation: the activation of the transform t, whose parameters are `dense` and
+    `norm` (default: no transform). bias: whether b, [vocabulary], exists; it starts at 0. Other fields: see `LanguageModel`.
+    Fine-tuning discards the head.
+    Source: BERT (Devlin et al., 2019); an independent width of E_out: Chung et al., ICLR 2021, section 3.
+    """
+
+    vocabulary: int
+    width: int
+    activation: str | None = None
+    bias: bool = False
+    embedding_std: float = 1.0
+    padding: int | None = None
+    kernel_std: float | None = None
+    norm_epsilon: float = LAYER_NORM_EPSILON
+    dtype: Any = None
+
+    def setup(self) -> None:
+        shape = self.vocabulary, self.width
+        self.embedding = self.param("embedding", table_init(self.embedding_std, self.padding), shape, default_dtype())
+        if self.activation is not None:
+            std = self.width**-0.5 if self.kernel_std is None else self.kernel_std
+            kernel = jax.nn.initializers.normal(std)
+            self.dense = Dense(self.width, kernel_init=kernel, param_dtype=default_dtype(), dtype=self.dtype)
+            self.transform_norm = layer_norm("norm", dtype=self.dtype, epsilon=self.norm_epsilon)
+        if self.bias:
+            self.logit_bias = self.param("bias", jax.nn.initializers.zeros, (self.vocabulary,), default_dtype())
+
+    def transform(self, states: Float[Array, "*batch width"]) -> Float[Array, "*batch width_out"]:
+        """Return the transformed states, which are multiplied by the output table."""
+        if self.activation is None:
+            return states
+        return self.transform_norm(ACTIVATIONS[self.activation](self.dense(states)))
+
+    def __call__(self, states: Float[Array, "*batch width"]) -> Float[Array, "*batch vocabulary"]:
+        """Return the logits of encoded states."""
+        transformed = self.transform(states)
+        logits = jnp.dot(transformed, self.embedding.astype(transformed.dtype).T)
+        return logits + self.logit_bias if self.bias else logits
 
 
 class LanguageModel(nn.Module):
@@ -64,43 +108,33 @@ class LanguageModel(nn.Module):
     norm_epsilon: float = LAYER_NORM_EPSILON
 
     def setup(self) -> None:
+        names = ("embedding_std", "padding", "kernel_std", "norm_epsilon", "dtype")
+        shared: dict[str, Any] = {name: getattr(self, name) for name in names}
         self.inputs = Embeddings(
             self.vocabulary,
             self.embed_width or self.width,
             self.width,
-            embedding_std=self.embedding_std,
-            padding=self.padding,
             max_positions=self.max_positions,
             token_types=self.token_types,
             norm=self.embedding_norm,
             dropout=self.embedding_dropout,
             projected=self.projected,
-            kernel_std=self.kernel_std,
-            norm_epsilon=self.norm_epsilon,
-            dtype=self.dtype,
+            **shared,
         )
         # Place its parameters, such as `embed`, `positions` and `norm`, at the top of the tree, next to `encoder` and `head`.
         nn.share_scope(self, self.inputs)
         self.head = PredictionHead(
-            self.vocabulary,
-            self.head_width or self.width,
-            activation=self.head_activation,
-            bias=self.head_bias,
-            embedding_std=self.embedding_std,
-            padding=self.padding,
-            kernel_std=self.kernel_std,
-            norm_epsilon=self.norm_epsilon,
-            dtype=self.dtype,
+            self.vocabulary, self.head_width or self.width, activation=self.head_activation, bias=self.head_bias, **shared
         )
 
     def encode(
         self,
         tokens: Int[Array, "batch length"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
-        owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
-        sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
+        owner: Int32[Array, " layers"] | Int32[np.ndarray, " layers"] | None = None,
+        sends: Bool[Array, " layers"] | Bool[np.ndarray, " layers"] | None = None,
         token_types: Int[Array, "batch length"] | None = None,
         every_layer: bool = False,
     ) -> Float[Array, "*places width"]:
@@ -123,11 +157,11 @@ class LanguageModel(nn.Module):
     def __call__(
         self,
         tokens: Int[Array, "batch length"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
-        owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
-        sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
+        owner: Int32[Array, " layers"] | Int32[np.ndarray, " layers"] | None = None,
+        sends: Bool[Array, " layers"] | Bool[np.ndarray, " layers"] | None = None,
         token_types: Int[Array, "batch length"] | None = None,
     ) -> Float[Array, "batch *length vocabulary"]:
         """Return the logits at one `position` of each sequence, or at every position."""

@@ -60,14 +60,14 @@ def adapted(weights: PyTree, adaptation: PyTree) -> PyTree:
         weights: weights of one layer, kernels `[inputs, outputs]` and vectors `[n]`, or of several layers, with a leading axis.
         adaptation: of this layer, without the leading axis of `initial`, or of the same layers.
     """
-    return jax.tree.map(_adapted_leaf, weights, adaptation)
+
+    def changed(leaf: jax.Array | np.ndarray, change: Any) -> jax.Array | np.ndarray:
+        return leaf + (change["a"] @ change["b"] if isinstance(change, dict) else change)
+
+    return jax.tree.map(changed, weights, adaptation)
 
 
-def _adapted_leaf(leaf: jax.Array | np.ndarray, change: Any) -> jax.Array | np.ndarray:
-    return leaf + (change["a"] @ change["b"] if isinstance(change, dict) else change)
-
-
-def from_layers(stack: PyTree, owner: Int32[np.ndarray, "layers"], rank: int) -> tuple[PyTree, PyTree]:
+def from_layers(stack: PyTree, owner: Int32[np.ndarray, " layers"], rank: int) -> tuple[PyTree, PyTree]:
     """Return the means of the layers that will share weights, and the adaptation closest to the differences from the means.
 
     A_i B_i is the truncated singular value decomposition of the difference W_i - mean, U_r S_r^{1/2} and S_r^{1/2} V_r^T, the

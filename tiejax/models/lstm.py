@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from tiejax.models import features_first
-from tiejax.models.dropout import Dropout
-from tiejax.models.initializers import default_dtype, uniform
+from tiejax.models.layers import Dropout, default_dtype, uniform
 
 
 class LSTMWeights(nn.Module):
@@ -57,7 +56,7 @@ class BidirectionalLSTM(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch length width"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "batch *length width"]:
         """Return the encoded sequences or, given `position`, only their states there."""
@@ -106,10 +105,6 @@ def recurrence(
     return _forward(x, weights, unrolled)[0]
 
 
-def _zeros(x: jax.Array, weights: jax.Array) -> jax.Array:
-    return jnp.zeros((x.shape[1], weights.shape[1] // 4, x.shape[-1]), x.dtype)
-
-
 def _forward(x: jax.Array, weights: jax.Array, unrolled: bool) -> tuple[jax.Array, tuple[Step, jax.Array]]:
     def step(before: tuple[jax.Array, jax.Array], x_t: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, Step]]:
         h, c = before
@@ -120,8 +115,8 @@ def _forward(x: jax.Array, weights: jax.Array, unrolled: bool) -> tuple[jax.Arra
         squashed = jnp.tanh(cell)
         return (o * squashed, cell), (o * squashed, Step(read, c, (i, f, g, o), squashed))
 
-    start = _zeros(x, weights), _zeros(x, weights)
-    _, (states, steps) = jax.lax.scan(step, start, x, unroll=unrolled)
+    zeros = jnp.zeros((x.shape[1], weights.shape[1] // 4, x.shape[-1]), x.dtype)
+    _, (states, steps) = jax.lax.scan(step, (zeros, zeros), x, unroll=unrolled)
     return states, (steps, weights)
 
 

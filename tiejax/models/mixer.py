@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from tiejax.models import features_first
-from tiejax.models.dropout import Dropout
-from tiejax.models.initializers import layer_norm
+from tiejax.models.layers import Dropout, layer_norm
 from tiejax.models.transformer import ACTIVATIONS
 
 
@@ -24,7 +23,7 @@ class MixerLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "width length batch"], position: Int[Array, "batch"] | None, deterministic: bool
+        self, x: Float[Array, "width length batch"], position: Int[Array, " batch"] | None, deterministic: bool
     ) -> Float[Array, "width *length batch"]:
         """Return the layer's output at every position, or at one `position` of each sequence."""
 
@@ -65,7 +64,7 @@ class Mixer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch length width"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "batch *length width"]:
         """Return the encoded sequences or, given `position`, only their states there; the last layer computes no others."""

@@ -29,8 +29,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from tiejax.models.initializers import LAYER_NORM_EPSILON
 from tiejax.models.language_model import LanguageModel
+from tiejax.models.layers import LAYER_NORM_EPSILON
 from tiejax.models.transformer import ACTIVATIONS, Transformer
 
 PyTree = Any

@@ -12,8 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
 from tiejax.models import lora
 from tiejax.models.attention import attend
-from tiejax.models.dropout import Dropout
-from tiejax.models.initializers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm, linear, uniform
+from tiejax.models.layers import LAYER_NORM_EPSILON, Dense, Dropout, default_dtype, layer_norm, linear, uniform
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
     "gelu": lambda x: 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5))),  # exact; jax.nn.gelu's erfc is slower on a CPU
@@ -55,7 +54,7 @@ class EncoderLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch length width"],
-        position: Int[Array, "batch"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
         scale: Float[Array, ""] | None = None,
@@ -130,7 +129,7 @@ def scaled(update: jax.Array, scale: jax.Array | None) -> jax.Array:
 
 
 def visible(
-    length: int, position: Int[Array, "batch"] | None, segments: Integer[Array, "batch length"] | None, causal: bool
+    length: int, position: Int[Array, " batch"] | None, segments: Integer[Array, "batch length"] | None, causal: bool
 ) -> Bool[Array, "#batch 1 queries length"] | None:
     """Return a mask of the positions that each query sees, or None if it sees all; arguments as in `EncoderLayer`.
 
@@ -209,9 +208,9 @@ class Transformer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch length width"],
-        owner: Int32[Array, "layers"] | Int32[np.ndarray, "layers"] | None = None,
-        sends: Bool[Array, "layers"] | Bool[np.ndarray, "layers"] | None = None,
-        position: Int[Array, "batch"] | None = None,
+        owner: Int32[Array, " layers"] | Int32[np.ndarray, " layers"] | None = None,
+        sends: Bool[Array, " layers"] | Bool[np.ndarray, " layers"] | None = None,
+        position: Int[Array, " batch"] | None = None,
         segments: Integer[Array, "batch length"] | None = None,
         deterministic: bool = True,
         every_layer: bool = False,
@@ -254,23 +253,8 @@ class Transformer(nn.Module):
 
     def _layer(self) -> EncoderLayer:
         """Return a layer module, to be applied to the weights of any layer."""
-        return EncoderLayer(
-            width=self.width,
-            heads=self.heads,
-            feed_forward=self.feed_forward,
-            activation=self.activation,
-            dropout=self.dropout,
-            norm_first=self.norm_first,
-            causal=self.causal,
-            kernel_std=self.kernel_std,
-            residual_std=self.residual_std,
-            hidden_dropout=self.hidden_dropout,
-            attention_dropout=self.attention_dropout,
-            norm_epsilon=self.norm_epsilon,
-            dtype=self.dtype,
-            parent=None,
-            name="layer",
-        )
+        shared = {name: getattr(self, name) for name in EncoderLayer.__dataclass_fields__ if name not in ("parent", "name")}
+        return EncoderLayer(**shared, parent=None, name="layer")
 
     def _stack(self, x: Float[Array, "batch length width"]) -> Any:
         """Return the weights of the layers, every leaf [stack_size, ...]: the given weights, or initial ones."""
@@ -287,7 +271,7 @@ class Transformer(nn.Module):
         # An existing stack cannot go through `self.param`, which rejects sizes other than that of `init`: ties change the size.
         return self.get_variable("params", "layers") if self.has_variable("params", "layers") else self.param("layers", init)
 
-    def _scale(self, reads: Int32[Array, "layers"]) -> Float[Array, "layers"] | None:
+    def _scale(self, reads: Int32[Array, " layers"]) -> Float[Array, " layers"] | None:
         """Return the factor of each layer's updates of the residual stream, or None if all are 1."""
         if not self.residual_scale:
             return None

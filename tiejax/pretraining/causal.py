@@ -13,7 +13,7 @@ def causal_loss(
     states: Float[Array, "rows length width"],
     head: Head,
     tokens: Int[Array, "rows length"],
-    weight: Float[Array, "rows"],
+    weight: Float[Array, " rows"],
     end: int | None = None,
     sum_over_devices: Callable[[jax.Array], jax.Array] = lambda number: number,
 ) -> Float[Array, ""]:

@@ -21,14 +21,14 @@ class Head(NamedTuple):
 
     table: Float[Array, "vocabulary width"]
     transform: Callable[[jax.Array], jax.Array] = identity
-    bias: Float[Array, "vocabulary"] | None = None
+    bias: Float[Array, " vocabulary"] | None = None
 
 
 class Predicted(NamedTuple):
     """Predictions at slots: cross-entropy (nats), and whether no token has a higher logit than the target."""
 
-    cross_entropy: Float[Array, "slots"]
-    correct: Bool[Array, "slots"]
+    cross_entropy: Float[Array, " slots"]
+    correct: Bool[Array, " slots"]
 
 
 # Limit of the logits of one chunk in bytes, large enough for matrix products to run at full speed.
@@ -44,9 +44,9 @@ def chunk_of(slots: int, vocabulary: int) -> int:
 def predict_slots(
     states: Float[Array, "slots width"],
     table: Float[Array, "vocabulary width"],
-    target: Int[Array, "slots"],
-    weight: Float[Array, "slots"],
-    bias: Float[Array, "vocabulary"] | None = None,
+    target: Int[Array, " slots"],
+    weight: Float[Array, " slots"],
+    bias: Float[Array, " vocabulary"] | None = None,
     chunk: int | None = None,
 ) -> tuple[Float[Array, ""], Predicted]:
     """Return sum_i weight_i (-ln softmax(table . states_i + bias)[target_i]), and the prediction of every slot.
@@ -71,7 +71,7 @@ class _Output(NamedTuple):
     """The output table and the optional bias of the logits."""
 
     table: Float[Array, "vocabulary width"]
-    bias: Float[Array, "vocabulary"] | None
+    bias: Float[Array, " vocabulary"] | None
 
     def logits(self, states: jax.Array) -> jax.Array:
         wide = jnp.promote_types(states.dtype, jnp.float32)

@@ -16,7 +16,7 @@ from tiejax.training.placement import total
 
 
 def predict_masked(
-    states: Float[Array, "rows length width"], head: Head, masked: MaskedRows, weight: Float[Array, "slots"]
+    states: Float[Array, "rows length width"], head: Head, masked: MaskedRows, weight: Float[Array, " slots"]
 ) -> tuple[Float[Array, ""], Predicted]:
     """Return the weighted sum of the losses (nats) of the masked tokens, and the prediction of every slot.
 
@@ -30,7 +30,7 @@ def masked_loss(
     states: Float[Array, "rows length width"],
     head: Head,
     masked: MaskedRows,
-    weight: Float[Array, "rows"],
+    weight: Float[Array, " rows"],
     sum_over_devices: Callable[[jax.Array], jax.Array] = lambda number: number,
 ) -> Float[Array, ""]:
     """Return the mean loss (nats) of the masked tokens of a batch.

@@ -55,7 +55,7 @@ def devices_of_member(members: int, devices: int, local: int, mesh: int | None =
 
 
 def plan_steps(
-    lengths: Int[np.ndarray, "sentences"],
+    lengths: Int[np.ndarray, " sentences"],
     batch_size: int,
     row_length: int,
     packed: bool,
@@ -80,7 +80,7 @@ def plan_steps(
 
 
 def plan_rows(
-    lengths: Int[np.ndarray, "sentences"],
+    lengths: Int[np.ndarray, " sentences"],
     rows: int,
     row_length: int,
     packed: bool,

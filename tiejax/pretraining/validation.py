@@ -23,8 +23,8 @@ class HeldOut(NamedTuple):
     padding: the padding token.
     """
 
-    ids: Integer[np.ndarray, "tokens"]
-    segments: Integer[np.ndarray, "tokens"]
+    ids: Integer[np.ndarray, " tokens"]
+    segments: Integer[np.ndarray, " tokens"]
     starts: Int[np.ndarray, "batches rows"]
     lengths: Int[np.ndarray, "batches rows"]
     length: int
@@ -79,7 +79,7 @@ class Validation(NamedTuple):
     predict: Callable[[object, MaskedRows], Predicted]
     masking: Masking
     held_out: HeldOut
-    bucket: Int[np.ndarray, "vocabulary"]
+    bucket: Int[np.ndarray, " vocabulary"]
     buckets: int
     rows: int
 

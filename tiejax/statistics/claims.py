@@ -81,11 +81,6 @@ class Claim:
         return self.outcomes
 
     @property
-    def is_difference_of_proportions(self) -> bool:
-        """Whether McNemar's test is used."""
-        return self.kind == "proportion" and self.goal == "difference"
-
-    @property
     def sides(self) -> int:
         """Number of sides of the test: 2 for a difference, 1 for a margin."""
         return 2 if self.goal == "difference" else 1
@@ -199,13 +194,9 @@ def assess_in_looks(
         for row in rows:
             if row["verdict"] in ("supported", "contradicted"):
                 decided.setdefault(row["id"], row)
-    return [_kept(decided.get(row["id"], row), row) for row in rows]
-
-
-def _kept(row: dict[str, Any], last: dict[str, Any]) -> dict[str, Any]:
-    if row["look"] == last["look"]:
-        return row
-    return row | {"latest": {name: last[name] for name in ("n", "estimate", "interval")}}
+    latest = {row["id"]: {"latest": {name: row[name] for name in ("n", "estimate", "interval")}} for row in rows}
+    kept = [decided.get(row["id"], row) for row in rows]
+    return [row if row["look"] == looks[-1] else row | latest[row["id"]] for row in kept]
 
 
 class _Decision(NamedTuple):
@@ -242,7 +233,8 @@ def _passes(p: float, alpha: float = SIGNIFICANCE) -> bool:
 def _tests(claims: Sequence[Claim]) -> list["_Test | None"]:
     """Return the test of every claim, None without seeds or with differences that are not finite."""
     testable = [claim for claim in claims if len(claim.differences) and np.isfinite(claim.differences).all()]
-    flipped = [claim for claim in testable if not claim.is_difference_of_proportions]
+    # Differences of proportions have McNemar's test.
+    flipped = [claim for claim in testable if claim.kind != "proportion" or claim.goal != "difference"]
     differences = [np.asarray(claim.differences, float) for claim in flipped]
     flips = {
         id(claim): SignFlips(d, means) for claim, d, means in zip(flipped, differences, subset_means(differences), strict=True)

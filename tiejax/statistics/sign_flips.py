@@ -35,9 +35,9 @@ class SubsetMeans(NamedTuple):
     of both means; -inf and inf for the identity and its opposite, which are as extreme as the data at every mean.
     """
 
-    changed: Float[np.ndarray, "flips"]
-    low: Float[np.ndarray, "flips"]
-    high: Float[np.ndarray, "flips"]
+    changed: Float[np.ndarray, " flips"]
+    low: Float[np.ndarray, " flips"]
+    high: Float[np.ndarray, " flips"]
 
 
 def subset_means(differences: Sequence[np.ndarray]) -> list[SubsetMeans]:
@@ -61,7 +61,7 @@ def subset_means(differences: Sequence[np.ndarray]) -> list[SubsetMeans]:
     return [results[place] for place in range(len(differences))]
 
 
-def _padded(differences: Sequence[np.ndarray]) -> tuple[Float[np.ndarray, "claims seeds"], Int[np.ndarray, "claims"]]:
+def _padded(differences: Sequence[np.ndarray]) -> tuple[Float[np.ndarray, "claims seeds"], Int[np.ndarray, " claims"]]:
     """Return the differences with zeros appended, so that few shapes are compiled, and the claims' numbers of seeds."""
     most = max(map(len, differences))
     seeds = _next_multiple(most, 4 if most <= MOST_ENUMERATED else WORD)
@@ -77,8 +77,8 @@ def _next_multiple(number: int, step: int) -> int:
 
 
 def _distinct(
-    size: Int[np.ndarray, "claims"], seeds: int
-) -> tuple[Float[np.ndarray, "sizes seeds"], Int[np.ndarray, "claims"]]:
+    size: Int[np.ndarray, " claims"], seeds: int
+) -> tuple[Float[np.ndarray, "sizes seeds"], Int[np.ndarray, " claims"]]:
     """Return for each distinct size which seeds it counts, as 1 and 0, and for each claim the row of its size."""
     sizes, row = np.unique(size, return_inverse=True)
     counted = np.zeros((_next_multiple(len(sizes), 8), seeds))
@@ -89,9 +89,9 @@ def _distinct(
 @jax.jit
 def _means(
     differences: Float[Array, "claims seeds"],
-    size: Int[Array, "claims"],
+    size: Int[Array, " claims"],
     counted: Float[Array, "sizes seeds"],
-    row: Int[Array, "claims"],
+    row: Int[Array, " claims"],
 ) -> tuple[Float[Array, "claims flips"], Float[Array, "claims flips"], Float[Array, "claims flips"]]:
     """Return the fields of `SubsetMeans` for every claim; counted, row: see `_distinct`."""
     total = differences.sum(1, keepdims=True)
@@ -142,7 +142,7 @@ class SignFlips:
         means: the subset means of these differences.
     """
 
-    def __init__(self, differences: Float[np.ndarray, "seeds"], means: SubsetMeans) -> None:
+    def __init__(self, differences: Float[np.ndarray, " seeds"], means: SubsetMeans) -> None:
         self._means, self._number = means, len(means.changed)
         self._least, self._most, self._seeds = float(differences.min()), float(differences.max()), len(differences)
         self._tolerance = ROUNDING * max(abs(self._least), abs(self._most))
@@ -203,7 +203,7 @@ class SignFlips:
 
 def simultaneous_band(
     differences: Float[np.ndarray, "points seeds"], alpha: float = 0.05
-) -> tuple[Float[np.ndarray, "points"], Float[np.ndarray, "points"], Float[np.ndarray, "points"]]:
+) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
     """Return the means of a curve over seeds, and a band that contains all true means with probability 1 - alpha.
 
     The band is mean -+ c se, where c is the (1 - alpha) quantile of the largest |t| over the points under common sign flips of

@@ -1,11 +1,9 @@
-"""The memory limit of this process, and sizes in words."""
+"""The memory limit of this process, the control groups (cgroups v1 or v2) that limit it, and sizes in words."""
 
 import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-
-from tiejax.system.control_groups import control_groups, words_in
 
 
 def size_words(count: float) -> str:
@@ -23,8 +21,8 @@ def machine_memory(root: Path = Path("/")) -> int | None:
     The limit is the smallest of the installed memory, the limits of the process's control groups, and its address space limit
     (ulimit -v). `root` is the directory that holds /proc and /sys.
     """
-    limits = [*_installed(), *_control_group_limits(root), *_address_space_limit()]
-    return min(limits, default=None)
+    space = address_space()
+    return min([*_installed(), *_control_group_limits(root), *([] if space is None else [space])], default=None)
 
 
 def _installed() -> Iterator[int]:
@@ -42,11 +40,6 @@ def _control_group_limits(root: Path) -> Iterator[int]:
             yield limit
 
 
-def _address_space_limit() -> Iterator[int]:
-    if (limit := address_space()) is not None:
-        yield limit
-
-
 def address_space() -> int | None:
     """Return the limit of this process's address space in bytes (`ulimit -v`), None without a limit."""
     try:
@@ -55,3 +48,31 @@ def address_space() -> int | None:
         return None
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if limit == resource.RLIM_INFINITY else limit
+
+
+def control_groups(controller: str, root: Path = Path("/")) -> Iterator[tuple[Path, int]]:
+    """Yield the folders of the control groups of this process and of their parents, each with its cgroup version, 1 or 2.
+
+    controller: name of what the groups limit, such as "memory". root: the directory that holds /proc and /sys.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / controllers
+        innermost = mount / group.strip("/")
+        for folder in (innermost, *innermost.parents):
+            if folder.is_relative_to(mount):
+                yield folder, 1 if controllers else 2
+
+
+def words_in(file: Path) -> list[str]:
+    """Return the words of a file of a control group, [] if it is not visible from this group."""
+    try:
+        return file.read_text().split()
+    except (OSError, UnicodeDecodeError):
+        return []

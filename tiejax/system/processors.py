@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tiejax.system.control_groups import control_groups, words_in
+from tiejax.system.memory import control_groups, words_in
 
 
 def cores(root: Path = Path("/")) -> int:

@@ -13,7 +13,8 @@ def visible(text: str) -> str:
     r"""Replace every invisible character, including line ends, with its escape (`\n`, `\x1b`, `\u202e`)."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_escape(letter) if _is_hidden(letter) else letter for letter in text)
+    hidden = {letter for letter in set(text) if unicodedata.category(letter) in HIDDEN and letter not in JOINERS}
+    return "".join(letter.encode("unicode_escape").decode("ascii") if letter in hidden else letter for letter in text)
 
 
 def visible_lines(text: str) -> str:
@@ -26,14 +27,6 @@ def visible_line(line: str) -> str:
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... ({len(line) - LONGEST:,} characters) ... {line[-LONGEST // 2 :]}"
     return visible(line)
-
-
-def _is_hidden(letter: str) -> bool:
-    return unicodedata.category(letter) in HIDDEN and letter not in JOINERS
-
-
-def _escape(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
 
 
 def cut(value: object, longest: int = 80) -> str:

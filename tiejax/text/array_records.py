@@ -28,11 +28,15 @@ PROGRESS_EVERY = 10_000
 Progress = Callable[[str, int, int | None], None]
 
 
+def ignore(*_: object) -> None:
+    """No-op callback for messages and progress."""
+
+
 class Sequences(NamedTuple):
     """Concatenated sequences of tokens: sequence i is `ids[offsets[i]:offsets[i + 1]]`."""
 
-    ids: Integer[np.ndarray, "tokens"]
-    offsets: Int64[np.ndarray, "sequences+1"]
+    ids: Integer[np.ndarray, " tokens"]
+    offsets: Int64[np.ndarray, " sequences+1"]
 
 
 def dtype_for(vocabulary: int) -> np.dtype[Any]:

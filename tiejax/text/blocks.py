@@ -9,7 +9,7 @@ from jaxtyping import Int, Integer
 from tiejax.text.errors import CorpusError
 
 
-def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Integer[np.ndarray, "number context"]:
+def blocks(ids: Integer[np.ndarray, " tokens"], context: int, begin: int) -> Integer[np.ndarray, "number context"]:
     """Cut a stream into blocks of `context` tokens, each the token `begin` and then the next context - 1 tokens of the stream.
 
     An incomplete last block is dropped.
@@ -30,7 +30,7 @@ def blocks(ids: Integer[np.ndarray, "tokens"], context: int, begin: int) -> Inte
     return filled
 
 
-def spread(number: int, most: int | None) -> Int[np.ndarray, "chosen"]:
+def spread(number: int, most: int | None) -> Int[np.ndarray, " chosen"]:
     """Return the places of `most` of `number` blocks, spread evenly; of all blocks if there are no more, or without `most`."""
     return np.arange(number) if most is None or most >= number else np.arange(most) * number // most
 

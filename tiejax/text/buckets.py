@@ -8,7 +8,7 @@ from tiejax.text.twins import Twins
 EDGES = (0, 100, 1000, 10_000)  # frequency ranks at which buckets begin
 
 
-def entropy(count: Int[np.ndarray, "vocabulary"]) -> float:
+def entropy(count: Int[np.ndarray, " vocabulary"]) -> float:
     """Return the entropy -sum_t p_t ln p_t, in nats, of the frequencies p with these counts.
 
     It is the loss of a model that knows only token frequencies.
@@ -17,7 +17,7 @@ def entropy(count: Int[np.ndarray, "vocabulary"]) -> float:
     return float(-np.sum(p * np.log(p)))
 
 
-def buckets(count: Int[np.ndarray, "vocabulary"], twins: Twins) -> tuple[list[str], Int[np.ndarray, "all_tokens"]]:
+def buckets(count: Int[np.ndarray, " vocabulary"], twins: Twins) -> tuple[list[str], Int[np.ndarray, " all_tokens"]]:
     """Assign original tokens to buckets by their frequency rank, and all twins to one last bucket.
 
     count: occurrences of each original token in the training split. Returns the names of the buckets, and for every id the

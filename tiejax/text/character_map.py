@@ -53,7 +53,7 @@ def check_map(text: str) -> None:
         raise ValueError(f"{FIELD} is damaged: its trie points outside of the map")
 
 
-def _is_closed(units: Int[np.ndarray, "units"], starts: Bool[np.ndarray, "bytes"]) -> bool:
+def _is_closed(units: Int[np.ndarray, " units"], starts: Bool[np.ndarray, "bytes"]) -> bool:
     """Return whether every state that a text can reach leads to units and replacements that exist.
 
     In a state p, the next byte c is compared with the label of unit p ^ c. If they agree, the next state is p ^ c ^ offset, and
@@ -84,5 +84,5 @@ def _is_closed(units: Int[np.ndarray, "units"], starts: Bool[np.ndarray, "bytes"
     return True
 
 
-def _offset(units: Int[np.ndarray, "units"]) -> Int[np.ndarray, "units"]:
+def _offset(units: Int[np.ndarray, " units"]) -> Int[np.ndarray, " units"]:
     return (units >> 10) << ((units & (1 << 9)) >> 6)

@@ -66,9 +66,7 @@ def read(sources: Sequence[Source], seen: Callable[[int], None] = lambda taken: 
     return (text for _, text in _read(sources, seen) if not is_blank(text))
 
 
-def read_sequences(
-    sources: Sequence[Source], rows: bool, seen: Callable[[int], None] = lambda taken: None
-) -> Iterator[tuple[str, Iterable[str]]]:
+def read_sequences(sources: Sequence[Source], seen: Callable[[int], None], rows: bool) -> Iterator[tuple[str, Iterable[str]]]:
     """Yield the documents of the sources, each with its sequences: its sentences, or its rows if `rows`.
 
     The rows of a data set are its examples; the rows of a file are its lines. With `rows`, blank rows and documents are

@@ -126,13 +126,12 @@ def _unprepared(name: str, wanted: str, directory: str | None) -> Any:
             raise CorpusError(f"corpus {name}: needs the package datasets; run `pip install datasets`")
         if not reachable(constants.ENDPOINT):
             raise CorpusError(f"corpus {name}: not prepared yet, and {constants.ENDPOINT} does not answer; check the network")
-        with _preparing(name):
-            return tfds.builder(wanted, data_dir=directory, file_format="array_record")
-    base, _, config = wanted.partition("/")
-    cls = _catalogued(name, base.partition(":")[0], directory)
-    config = config.partition(":")[0]
-    if config and config not in cls.builder_configs:
-        raise CorpusError(f"corpus {name}: {base} has no configuration {config!r}{_nearest(config, cls.builder_configs)}")
+    else:
+        base, _, config = wanted.partition("/")
+        cls = _catalogued(name, base.partition(":")[0], directory)
+        config = config.partition(":")[0]
+        if config and config not in cls.builder_configs:
+            raise CorpusError(f"corpus {name}: {base} has no configuration {config!r}{_nearest(config, cls.builder_configs)}")
     with _preparing(name):
         return tfds.builder(wanted, data_dir=directory, file_format="array_record")
 

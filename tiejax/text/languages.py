@@ -17,10 +17,10 @@ class Languages:
     """
 
     names: tuple[str, ...]
-    sentence_language: Int[np.ndarray, "sentences"]
+    sentence_language: Int[np.ndarray, " sentences"]
     exponent: float
 
-    def numbers(self) -> Int64[np.ndarray, "languages"]:
+    def numbers(self) -> Int64[np.ndarray, " languages"]:
         """Return the number of sentences of each language in an epoch.
 
         The numbers add up to the number of all sentences, except for rounding; every language has at least one.

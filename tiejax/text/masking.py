@@ -30,10 +30,10 @@ class MaskedRows(NamedTuple):
 
     tokens: Int[Array, "rows length"]
     segments: Int[Array, "rows length"]
-    row: Int[Array, "rows"]
-    slot: Int[Array, "slots"]
-    target: Int[Array, "slots"]
-    weight: Float[Array, "slots"]
+    row: Int[Array, " rows"]
+    slot: Int[Array, " slots"]
+    target: Int[Array, " slots"]
+    weight: Float[Array, " slots"]
     overflow: Int[Array, ""]
 
 
@@ -57,7 +57,7 @@ class Masking:
     """The random replacement of words by their twins, and of tokens by the mask.
 
     special: tokens that are never masked. mask: the id of the mask token. slots: number of slots of a batch.
-    whole_sentences: replace all tokens of a sentence by twins or none (see `text.cipher`); random tokens then come from both
+    whole_sentences: replace all tokens of a sentence by twins or none (see `twins.cipher`); random tokens then come from both
     languages.
     """
 
@@ -71,7 +71,7 @@ class Masking:
         self,
         tokens: Integer[Array, "rows length"],
         segments: Integer[Array, "rows length"],
-        row: Integer[Array, "rows"],
+        row: Integer[Array, " rows"],
         key: Key[Array, ""],
     ) -> MaskedRows:
         """Draw twins and masks for rows. row: index of each row in the whole batch; with `key` it determines all draws."""

@@ -21,8 +21,8 @@ POOL = 4096
 class Packing(NamedTuple):
     """Assignment of sentences to rows: row r contains the sentences order[starts[r]:starts[r + 1]]."""
 
-    order: Int64[np.ndarray, "sentences"]
-    starts: Int64[np.ndarray, "rows_and_one"]
+    order: Int64[np.ndarray, " sentences"]
+    starts: Int64[np.ndarray, " rows_and_one"]
 
 
 def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random.Generator) -> Packing:
@@ -48,12 +48,6 @@ def pack(lengths: np.ndarray, order: np.ndarray, row_length: int, rng: np.random
 def one_per_row(order: np.ndarray) -> Packing:
     """Return the packing with one sentence per row, for rows that are padded instead of packed."""
     return Packing(order.astype(np.int64), np.arange(len(order) + 1, dtype=np.int64))
-
-
-def padded_to_multiple(packing: Packing, multiple: int) -> Packing:
-    """Append empty rows until the number of rows is a multiple of `multiple`."""
-    missing = -(len(packing.starts) - 1) % multiple
-    return packing._replace(starts=np.append(packing.starts, np.repeat(packing.starts[-1:], missing)))
 
 
 def _pack_pool(lengths: np.ndarray, pool: np.ndarray, row_length: int) -> list[list[int]]:
@@ -119,7 +113,8 @@ class Stream:
             order = rng.permutation(len(self._lengths))
             order = order if self.languages is None else self.languages.sample(order, rng)
             packing = pack(self._lengths, order, self.row_length, rng) if self.packed else one_per_row(order)
-            packing = padded_to_multiple(packing, self.multiple)
+            empty = -(len(packing.starts) - 1) % self.multiple
+            packing = packing._replace(starts=np.append(packing.starts, np.repeat(packing.starts[-1:], empty)))
             # A batch can span two epochs; older ones are not needed again.
             before = {epoch - 1: self._packings[epoch - 1]} if epoch - 1 in self._packings else {}
             self._packings = before | {epoch: packing}
@@ -160,9 +155,9 @@ class Stream:
 class Layout(NamedTuple):
     """Positions of tokens in rows: for each token its index in the text and in the flattened rows, and its segment (from 1)."""
 
-    source: Int64[np.ndarray, "tokens"]
-    target: Int64[np.ndarray, "tokens"]
-    segment: Int64[np.ndarray, "tokens"]
+    source: Int64[np.ndarray, " tokens"]
+    target: Int64[np.ndarray, " tokens"]
+    segment: Int64[np.ndarray, " tokens"]
 
 
 def lay_out(offsets: np.ndarray, sentences: np.ndarray, counts: np.ndarray, row_length: int) -> Layout:
@@ -179,12 +174,6 @@ def lay_out(offsets: np.ndarray, sentences: np.ndarray, counts: np.ndarray, row_
         np.repeat(row * row_length + before, lengths) + within,
         np.repeat(np.arange(len(sentences)) - first_of_row + 1, lengths),
     )
-
-
-def rows_of_parts(rows: int, own: range, parts: int) -> np.ndarray:
-    """Divide `rows` rows into equal parts; return the row numbers of the parts `own`; numbers >= `rows` are empty rows."""
-    size = -(-rows // parts)
-    return np.arange(own.start * size, own.stop * size)
 
 
 def take_rows(leaf: np.ndarray, wanted: np.ndarray, empty: int) -> np.ndarray:
@@ -208,7 +197,8 @@ class _StepWindows:
         return 2**31 // self.window
 
     def __getitem__(self, number: int) -> Rows:
-        wanted = rows_of_parts(self.rows, self.own, self.parts)
+        size = -(-self.rows // self.parts)  # of a part; row numbers >= `rows` are empty rows
+        wanted = np.arange(self.own.start * size, self.own.stop * size)
         by_seed = [self._window(stream, number) for stream in self.streams]
         tokens, segments = (np.stack(leaves) for leaves in zip(*by_seed, strict=True))
         tokens = take_rows(tokens, wanted, self.streams[0].padding)

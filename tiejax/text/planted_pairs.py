@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
+from tiejax.text.errors import CorpusError
+
 RANKS, CIPHER_RANKS = (50, 500), (50, 1000)  # of words in pairs, and of those with a cipher, by frequency
 PAIRS, CIPHERED = 20, 64  # pairs of each kind, words with a cipher
 RARE = 0.1  # the probability of conflict twins; 1 - RARE in the other contexts of contextual ones
@@ -95,13 +97,13 @@ class Planting:
         return {**found, "unrelated": np.array(self.unrelated, int).reshape(-1, 2)}
 
 
-def choose(count: Integer[np.ndarray, "size"], is_word: Bool[np.ndarray, "size"], seed: int = 0) -> Planting:
+def choose(count: Integer[np.ndarray, " size"], is_word: Bool[np.ndarray, " size"], seed: int = 0) -> Planting:
     """Choose words with twins, and unrelated ones, at random among whole words of ranks 50 to 500; ciphers, of 50 to 1,000.
 
     Every word is used once. Unrelated words are paired by frequency. count: occurrences of each token in the training text.
     is_word: whether a token is a whole word.
 
-    Raises ValueError, beginning with `planted`, if there are too few words.
+    Raises CorpusError, beginning with `planted`, if there are too few words.
     """
     rng = np.random.default_rng(seed)
     in_pairs = _drawn(rng, count, is_word, RANKS, (len(TWINS) + 2) * PAIRS)
@@ -122,7 +124,7 @@ def _drawn(rng: np.random.Generator, count: np.ndarray, is_word: np.ndarray, ran
     ranked = np.argsort(-count, kind="stable")[ranks[0] - 1 : ranks[1]]
     words = ranked[is_word[ranked] & (count[ranked] > 0)]
     if len(words) < number:
-        raise ValueError(
+        raise CorpusError(
             f"planted: {len(words)} of the tokens of frequency rank {ranks[0]} to {ranks[1]} are whole words, expected at "
             f"least {number}; use more text or another vocabulary"
         )
@@ -132,11 +134,11 @@ def _drawn(rng: np.random.Generator, count: np.ndarray, is_word: np.ndarray, ran
 
 def with_markers(
     planting: Planting,
-    ids: Integer[np.ndarray, "tokens"],
-    ends: Bool[np.ndarray, "size"],
+    ids: Integer[np.ndarray, " tokens"],
+    ends: Bool[np.ndarray, " size"],
     probability: float,
     rng: np.random.Generator,
-) -> Integer[np.ndarray, "more_tokens"]:
+) -> Integer[np.ndarray, " more_tokens"]:
     """Insert a random marker before a sentence with this probability; ends: whether an original token ends a sentence."""
     starts = np.flatnonzero(ends[ids[:-1]] & ~ends[ids[1:]]) + 1
     starts = starts[rng.random(len(starts)) < probability]
@@ -151,7 +153,7 @@ def bit(planting: Planting, ids: Int[np.ndarray, "*shape"]) -> Bool[np.ndarray, 
 
 
 def in_cipher(
-    planting: Planting, blocks: Int[np.ndarray, "number context"], ends: Bool[np.ndarray, "size"]
+    planting: Planting, blocks: Int[np.ndarray, "number context"], ends: Bool[np.ndarray, " size"]
 ) -> Bool[np.ndarray, "number context"]:
     """Return whether each token is after a marker B of its block and in the sentence that begins with it."""
     originals = planting.original()[blocks]
@@ -176,7 +178,7 @@ class Choices(NamedTuple):
     probability: Float[np.ndarray, "number context"]
 
 
-def choices(planting: Planting, blocks: Int[np.ndarray, "number context"], ends: Bool[np.ndarray, "size"]) -> Choices:
+def choices(planting: Planting, blocks: Int[np.ndarray, "number context"], ends: Bool[np.ndarray, " size"]) -> Choices:
     """Return the choice at each place of blocks, planted or with markers only: both symbols, and the second's probability."""
     first = planting.original()[blocks]
     first = np.where(first >= planting.first_marker, first - (first - planting.first_marker) % 2, first)
@@ -200,7 +202,7 @@ def choices(planting: Planting, blocks: Int[np.ndarray, "number context"], ends:
 def write(
     planting: Planting,
     blocks: Integer[np.ndarray, "number context"],
-    ends: Bool[np.ndarray, "size"],
+    ends: Bool[np.ndarray, " size"],
     rng: np.random.Generator,
 ) -> Int[np.ndarray, "number context"]:
     """Write blocks of original tokens and markers with twins and ciphers."""
@@ -225,8 +227,8 @@ def share(planting: Planting, blocks: Int[np.ndarray, "number context"]) -> floa
 
 
 def words_of(
-    texts: Sequence[str], ids: Integer[np.ndarray, "tokens"]
-) -> tuple[Bool[np.ndarray, "size"], Bool[np.ndarray, "size"]]:
+    texts: Sequence[str], ids: Integer[np.ndarray, " tokens"]
+) -> tuple[Bool[np.ndarray, " size"], Bool[np.ndarray, " size"]]:
     """Return whether each token is a whole word, and whether it ends a sentence.
 
     A whole word is a space and at least two letters, and in at most a fifth of its occurrences a letter follows, which would

@@ -4,8 +4,7 @@ import array
 import dataclasses
 import functools
 import importlib.metadata
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,10 +13,10 @@ import tokenizers
 from tiejax.text import corpus as corpora
 from tiejax.text import stored
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import SPLITS, Progress, Sequences, dtype_for, read_split
+from tiejax.text.array_records import SPLITS, Sequences, dtype_for
 from tiejax.text.errors import CorpusError
-from tiejax.text.sources import Source
-from tiejax.text.stored import TOKENIZER, byte_progress, ignore
+from tiejax.text.splits import Texts
+from tiejax.text.stored import Prepared, Recipe
 from tiejax.text.tokenizer import Vocabulary
 
 # Ends of the training, validation and test splits, in tenths of the sentences.
@@ -26,108 +25,80 @@ ENDS = (7, 8, 10)
 FORMAT = 3
 TOKENISED_AT_ONCE = 4096
 
-ROWS = "rows_are_sentences"  # key in the manifest
 Kind = Literal["WordPiece", "unigram"]
 TRAINERS = {"WordPiece": tokenization.train, "unigram": tokenization.train_unigram}
 NAMES = {"WordPiece": "", "unigram": "-unigram"}  # in file names
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
-    """Prepared sentences on disk, verified against their manifest when opened.
+class Sentences(Prepared):
+    """Prepared sentences on disk. facts: with counts of characters, sentences and tokens."""
 
-    fingerprint: SHA-256 (hex) of text, tokenizer and settings. facts: the corpus, the settings, and counts of characters,
-    sentences and tokens; can be written as JSON.
-    """
+    KIND = "sentences"
 
-    folder: Path
-    fingerprint: str
-    tokenizer_file: Path
-    vocabulary: Vocabulary
-    facts: dict[str, Any]
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary of the tokenizer."""
+        return tokenization.vocabulary(self.tokenizer)
 
     def split(self, name: str) -> Sequences:
         """Return the sentences of "train", "validation" or "test" in the order of the corpus, including [CLS] and [SEP]."""
-        return read_split(self.folder, name, dtype_for(self.vocabulary.size))
+        return self.records(name)
 
 
 def prepare(
     corpus: Sequence[str],
-    tokenizer: str | None,
-    vocab_size: int,
     max_length: int,
     min_length: int,
-    folder: Path,
-    text_feature: str | None = None,
-    tfds_dir: str | None = None,
     rows_are_sentences: bool = False,
     kind: Kind = "WordPiece",
-    trained: str | None = None,
-    say: Callable[[str], None] = ignore,
-    progress: Progress = ignore,
-) -> Prepared:
-    """Tokenise the sentences of a corpus into `folder`, or open them if they are prepared there already.
+    **asked: Any,
+) -> Sentences:
+    """Tokenise the sentences of a corpus.
 
     The first 70 % of the sentences are for training, the next 10 % for validation, the last 20 % for testing. The ends of the
     splits are rounded down; with `rows_are_sentences` they are rounded to the nearest, as TFDS slices data sets by percent.
 
     Args:
         corpus: as in `corpus.documents`.
-        tokenizer: as in `tokenizer.load`; None to train one of this `kind` and `vocab_size`, once per text.
-        vocab_size: maximum size of the vocabulary if a tokenizer is trained.
         max_length: largest number of tokens of a sentence, including [CLS] and [SEP]; longer sentences are cut.
         min_length: smallest number of tokens; shorter sentences are dropped, as are those without any token of text.
-        folder: folder of prepared data, created if missing.
-        text_feature: as in `corpus.documents`.
-        tfds_dir: as in `corpus.documents`.
         rows_are_sentences: treat every example of a data set, or line of a file, as one sentence; with `min_length` 2 none
             is dropped.
         kind: kind of tokenizer to train.
-        trained: file of a tokenizer trained on this text earlier, used instead of training one.
-        say: called with one-line messages for the user.
-        progress: called with (phase, done, total) from time to time.
-
-    Raises:
-        CorpusError: if the corpus, the tokenizer or a setting cannot be used.
-        OSError: if the disk is full or cannot be written.
+        **asked: as in `stored.prepare`, as are the errors.
     """
-    limits = _Limits(max_length, min_length, rows_are_sentences)
-    limits.check()
+    if max_length < 3:
+        raise CorpusError(f"max_length {max_length}: expected at least 3, for [CLS], a token and [SEP]")
+    if min_length > max_length:
+        raise CorpusError(f"min_length {min_length}: expected at most max_length, {max_length}")
+    recipe = functools.partial(_recipe, _Limits(max_length, min_length, rows_are_sentences), kind)
+    return stored.prepare(Sentences, {"corpus": list(corpus)}, recipe, **asked)
 
-    def recipe() -> stored.Recipe:
-        sources = corpora.sources(corpus, text_feature, tfds_dir, say)
-        text = corpora.fingerprint(sources, byte_progress(progress, "reading", sources))
-        return stored.Recipe(
-            settings={
-                "format": FORMAT,
-                # The splits depend on the version of the sentence splitter, unless rows are sentences.
-                **({ROWS: True} if rows_are_sentences else {"nupunkt": importlib.metadata.version("nupunkt")}),
-                "text_sha256": text,
-                "max_length": max_length,
-                "min_length": min_length,
-            },
-            vocabulary=f"{text[:16]}-{vocab_size}{NAMES[kind]}-{tokenization.FORMAT}",
-            train=functools.partial(_trained, sources, kind, vocab_size, progress),
-            check=tokenization.vocabulary,
-            tokenise=functools.partial(_tokenised, sources, text, limits, progress),
-        )
 
-    prepared = stored.prepare("sentences", folder, tokenizer or trained, recipe, say, progress)
-    default = f"{kind}, at most {vocab_size} tokens, trained on this text"
-    asked = {"corpus": list(corpus), "tokenizer": tokenizer or default}
-    return Prepared(
-        prepared.folder,
-        prepared.fingerprint,
-        prepared.folder / TOKENIZER,
-        tokenization.vocabulary(prepared.tokenizer),
-        {**asked, **prepared.facts},
+def _recipe(limits: "_Limits", kind: Kind, texts: Texts, hashes: list[str], vocab_size: int) -> Recipe:
+    (text,) = hashes
+    return Recipe(
+        settings={
+            "format": FORMAT,
+            # The splits depend on the version of the sentence splitter, unless rows are sentences.
+            **({"rows_are_sentences": True} if limits.rows else {"nupunkt": importlib.metadata.version("nupunkt")}),
+            "text_sha256": text,
+            "max_length": limits.most,
+            "min_length": limits.least,
+        },
+        vocabulary=f"{text[:16]}-{vocab_size}{NAMES[kind]}-{tokenization.FORMAT}",
+        trained=f"{kind}, at most {vocab_size} tokens, trained on this text",
+        train=functools.partial(_trained, texts, kind, vocab_size),
+        check=tokenization.vocabulary,
+        tokenise=functools.partial(_tokenised, texts, limits),
     )
 
 
-def _trained(sources: Sequence[Source], kind: Kind, vocab_size: int, progress: Progress) -> tokenizers.Tokenizer:
-    """Return a tokenizer trained on the sources; WordPiece reads them twice."""
+def _trained(texts: Texts, kind: Kind, vocab_size: int) -> tokenizers.Tokenizer:
+    """Return a tokenizer trained on the text; WordPiece reads it twice."""
     phases = iter(("finding the letters", "training the tokenizer")[kind != "WordPiece" :])
-    return TRAINERS[kind](lambda: corpora.read(sources, byte_progress(progress, next(phases), sources)), vocab_size)
+    return TRAINERS[kind](lambda: corpora.read(*texts.whole(next(phases))), vocab_size)
 
 
 class _Limits(NamedTuple):
@@ -136,13 +107,6 @@ class _Limits(NamedTuple):
     most: int
     least: int
     rows: bool
-
-    def check(self) -> None:
-        """Raise CorpusError if no sentence can satisfy the limits."""
-        if self.most < 3:
-            raise CorpusError(f"max_length {self.most}: expected at least 3, for [CLS], a token and [SEP]")
-        if self.least > self.most:
-            raise CorpusError(f"min_length {self.least}: expected at most max_length, {self.most}")
 
     @property
     def fewest(self) -> int:
@@ -177,21 +141,15 @@ class _Collected:
         self.letters.append(len(sentence))
 
 
-def _tokenised(
-    sources: Sequence[Source],
-    text: str,
-    limits: _Limits,
-    progress: Progress,
-    tokenizer: tokenizers.Tokenizer,
-) -> tuple[dict[str, Sequences], dict[str, Any]]:
-    """Tokenise the sources; return the splits and the counts. text: the expected fingerprint of the sources."""
+def _tokenised(texts: Texts, limits: _Limits, tokenizer: tokenizers.Tokenizer) -> tuple[dict[str, Sequences], dict[str, Any]]:
+    """Tokenise the text; return the splits and the counts."""
     vocabulary = tokenization.vocabulary(tokenizer)
     collected = _Collected(vocabulary, limits)
     documents = characters = 0
 
     def sequences() -> Iterator[str]:
         nonlocal documents, characters
-        for document, parts in corpora.read_sequences(sources, limits.rows, byte_progress(progress, "tokenising", sources)):
+        for document, parts in corpora.read_sequences(*texts.whole("tokenising"), limits.rows):
             documents += 1
             characters += len(document)
             yield from parts
@@ -200,8 +158,6 @@ def _tokenised(
         for sentence, encoding in zip(batch, tokenization.encoded(tokenizer, batch), strict=True):
             collected.add(sentence, encoding.ids)
     splits, counts = _split(collected)
-    if corpora.fingerprint(sources) != text:
-        raise CorpusError("corpus: changed while it was being read; start again")
     facts = {"documents": documents, "characters": characters, "dropped": collected.dropped, "cut": collected.cut}
     return splits, {**facts, "splits": counts, "vocabulary": vocabulary.size}
 

@@ -5,7 +5,7 @@ from jaxtyping import Float, Int, Integer
 
 
 def neighbours(
-    ids: Integer[np.ndarray, "tokens"], words: Integer[np.ndarray, "words"], size: int
+    ids: Integer[np.ndarray, " tokens"], words: Integer[np.ndarray, " words"], size: int
 ) -> tuple[Int[np.ndarray, "words size"], Int[np.ndarray, "words size"]]:
     """Return how often each token comes right before, and right after, each word of a text; size: of the vocabulary."""
     place = np.full(size, -1)
@@ -27,7 +27,7 @@ def similarity(counts: Int[np.ndarray, "words size"]) -> Float[np.ndarray, "word
 
 
 def most_similar(
-    ids: Integer[np.ndarray, "tokens"], words: Integer[np.ndarray, "words"], size: int, number: int
+    ids: Integer[np.ndarray, " tokens"], words: Integer[np.ndarray, " words"], size: int, number: int
 ) -> Int[np.ndarray, "pairs 2"]:
     """Return the `number` pairs of words with the most similar neighbours on both sides, or all pairs if there are fewer.
 

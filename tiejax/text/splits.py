@@ -4,28 +4,24 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tiejax.text import corpus as corpora
-from tiejax.text.array_records import SPLITS, Progress
+from tiejax.text.array_records import SPLITS, Progress, ignore
 from tiejax.text.errors import CorpusError
 from tiejax.text.files import is_text
 from tiejax.text.sources import TFDS, Source
-from tiejax.text.stored import ignore
 
 # Ends of the three streams cut from one corpus, in tenths of its characters.
 ENDS = (8, 9, 10)
 # File names that mark a folder as already split, as in WikiText.
 FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
-FIELDS = ("corpus", "validation", "test")
 
 
-def split_names(
-    corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of the training, validation and test texts; the last two are empty if the corpus has to be cut.
+def split_names(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names of the training, validation and test texts by setting; the last two empty if the corpus must be cut.
 
     Raises CorpusError if only one of validation and test is given.
     """
@@ -33,8 +29,8 @@ def split_names(
         if present and not missing:
             raise CorpusError(f"{field}: required, since {other} is given; without both of them the corpus is cut 80/10/10")
     if len(corpus) == 1 and not validation and (files := _presplit_files(corpus[0])):
-        return [files["train"]], [files["validation"]], [files["test"]]
-    return list(corpus), list(validation), list(test)
+        corpus, validation, test = ([files[split]] for split in SPLITS)
+    return {"corpus": list(corpus), "validation": list(validation), "test": list(test)}
 
 
 def _presplit_files(name: str) -> dict[str, str] | None:
@@ -64,22 +60,15 @@ class Passage(NamedTuple):
     begins: bool = True
 
 
-class FieldText(NamedTuple):
-    """The sources given by the setting `field`, which errors about them name."""
-
-    field: str
-    sources: list[Source]
-
-    @property
-    def size(self) -> int:
-        return sum(source.size for source in self.sources)
-
-
 @dataclasses.dataclass(frozen=True)
-class SplitTexts:
-    """The texts of the three streams, or one text that has to be cut."""
+class Texts:
+    """The texts of the three splits, or one text of them all.
 
-    texts: list[FieldText]
+    texts: the sources of each by its setting, which errors about them name. progress: called with (phase, done, total), in
+    bytes, while they are read.
+    """
+
+    texts: dict[str, list[Source]]
     progress: Progress
 
     @property
@@ -88,22 +77,22 @@ class SplitTexts:
 
     @property
     def size(self) -> int:
-        return sum(text.size for text in self.texts)
+        return sum(source.size for sources in self.texts.values() for source in sources)
 
     def fingerprints(self) -> list[str]:
         """Return the fingerprint of every text."""
         hashes = []
-        for text, report in self._with_progress("reading"):
-            with _errors_about(text.field):
-                hashes.append(corpora.fingerprint(text.sources, report))
+        for field, sources, report in self._with_progress("reading"):
+            with _errors_about(field):
+                hashes.append(corpora.fingerprint(sources, report))
         return hashes
 
     def check(self, fingerprints: Sequence[str]) -> None:
         """Raise CorpusError if a fingerprint has changed."""
         again = dataclasses.replace(self, progress=ignore).fingerprints()
-        for text, before, now in zip(self.texts, fingerprints, again, strict=True):
+        for field, before, now in zip(self.texts, fingerprints, again, strict=True):
             if now != before:
-                raise CorpusError(f"{text.field}: changed while it was being read; start again")
+                raise CorpusError(f"{field}: changed while it was being read; start again")
 
     def training_texts(self) -> Iterator[str]:
         """Yield the texts of the training stream."""
@@ -118,44 +107,47 @@ class SplitTexts:
         """Yield every document in order as a passage; a document cut between streams gives one passage per stream."""
         if self.needs_cutting:
             ends = [self._characters * end // ENDS[-1] for end in ENDS]
-            ((text, report),) = self._with_progress(phase)
-            yield from cut(corpora.read(text.sources, report), ends)
+            yield from cut(corpora.read(*self.whole(phase)), ends)
             return
-        for split, (text, report) in zip(SPLITS, self._with_progress(phase), strict=True):
-            with _errors_about(text.field):
-                for document in corpora.read(text.sources, report):
+        for split, (field, sources, report) in zip(SPLITS, self._with_progress(phase), strict=True):
+            with _errors_about(field):
+                for document in corpora.read(sources, report):
                     yield Passage(split, document)
+
+    def whole(self, phase: str) -> tuple[list[Source], Callable[[int], None]]:
+        """Return the sources of the only text, and a callback for the number of bytes read from them."""
+        ((_, sources, report),) = self._with_progress(phase)
+        return sources, report
 
     @functools.cached_property
     def _characters(self) -> int:
-        ((text, report),) = self._with_progress("counting the characters")
-        return sum(map(len, corpora.read(text.sources, report)))
+        return sum(map(len, corpora.read(*self.whole("counting the characters"))))
 
-    def _with_progress(self, phase: str) -> Iterator[tuple[FieldText, Callable[[int], None]]]:
-        """Yield each text with a callback for the number of bytes read from it."""
+    def _with_progress(self, phase: str) -> Iterator[tuple[str, list[Source], Callable[[int], None]]]:
+        """Yield each text with its setting and a callback for the number of bytes read from it."""
         size, before = self.size, 0
-        for text in self.texts:
-            yield text, functools.partial(lambda before, taken: self.progress(phase, before + taken, size), before)
-            before += text.size
+        for field, sources in self.texts.items():
+            yield field, sources, functools.partial(lambda before, taken: self.progress(phase, before + taken, size), before)
+            before += sum(source.size for source in sources)
 
 
 def open_texts(
-    names: Sequence[list[str]],
+    names: Mapping[str, Sequence[str]],
     text_feature: str | None,
     tfds_dir: str | None,
     say: Callable[[str], None],
     progress: Progress,
-) -> SplitTexts:
-    """Open the texts with the names from `split_names`; other arguments and errors as in `corpus.sources`."""
-    is_set = [any(name.startswith(TFDS) for name in one) for one in names]
-    texts = []
-    for index, field in enumerate(FIELDS):
-        if index == 0 or names[index]:
-            # If none of the three is a data set, the first one raises the error about text_feature.
-            feature = text_feature if is_set[index] or (index == 0 and not any(is_set)) else None
+) -> Texts:
+    """Open the texts with these names by setting, `corpus` first; other arguments and errors as in `corpus.sources`."""
+    with_sets = [field for field, one in names.items() if any(name.startswith(TFDS) for name in one)]
+    texts = {}
+    for field, one in names.items():
+        if one or field == "corpus":
+            # If none of the texts is a data set, the first one raises the error about text_feature.
+            feature = text_feature if field in with_sets or not with_sets else None
             with _errors_about(field):
-                texts.append(FieldText(field, corpora.sources(names[index], feature, tfds_dir, say)))
-    return SplitTexts(texts, progress)
+                texts[field] = corpora.sources(one, feature, tfds_dir, say)
+    return Texts(texts, progress)
 
 
 @contextlib.contextmanager

@@ -1,101 +1,133 @@
-"""Prepared token sets on disk: built once under a lock, atomically, and verified when opened."""
+"""Texts prepared as sets of tokens on disk: built once under a lock, atomically, and verified when opened."""
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import filelock
 import tokenizers
 
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import Progress, Sequences, write
+from tiejax.text.array_records import Progress, Sequences, dtype_for, ignore, read_split, write
 from tiejax.text.errors import CorpusError, first_line
-from tiejax.text.sources import Source
+from tiejax.text.splits import Texts, open_texts
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
 INCOMPLETE = "incomplete-"
 
 
 class Recipe(NamedTuple):
-    """How texts are turned into a token set.
+    """How texts are turned into a set of tokens.
 
     settings: everything except the tokenizer that determines the tokens, including the fingerprint of the texts; can be
-    written as JSON. vocabulary: name of the tokenizer trained on the texts, part of its file name. train: trains it.
-    check: raises CorpusError if a given tokenizer is unsuitable.
-    tokenise: (tokenizer) -> (splits, counts); raises CorpusError if the texts have changed since their fingerprint was taken.
+    written as JSON. vocabulary: name of the tokenizer trained on the texts, part of its file name. trained: words for that
+    tokenizer. train: trains it. check: raises CorpusError if a given tokenizer is unsuitable. tokenise: (tokenizer) ->
+    (splits, counts).
     """
 
     settings: Mapping[str, Any]
     vocabulary: str
+    trained: str
     train: Callable[[], tokenizers.Tokenizer]
     check: Callable[[tokenizers.Tokenizer], object]
     tokenise: Callable[[tokenizers.Tokenizer], tuple[Mapping[str, Sequences], dict[str, Any]]]
 
 
-class Stored(NamedTuple):
-    """A token set on disk. fingerprint: SHA-256 (hex) of texts, tokenizer and settings. facts: settings, counts and bytes."""
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A set of tokens on disk, verified against its manifest when opened.
+
+    fingerprint: SHA-256 (hex) of texts, tokenizer and settings. facts: the texts, the settings, counts and bytes; can be
+    written as JSON.
+    """
+
+    KIND: ClassVar[str]  # prefix of the names of such sets
 
     folder: Path
     fingerprint: str
     tokenizer: tokenizers.Tokenizer
     facts: dict[str, Any]
 
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.folder / TOKENIZER
 
-def ignore(*_: object) -> None:
-    """No-op callback for messages and progress."""
+    def records(self, name: str) -> Sequences:
+        """Return the sequences of "train", "validation" or "test" as they were written."""
+        return read_split(self.folder, name, dtype_for(tokenization.number_of_ids(self.tokenizer)))
+
+
+P = TypeVar("P", bound=Prepared)
 
 
 def prepare(
-    kind: str,
-    folder: Path,
+    form: type[P],
+    names: Mapping[str, Sequence[str]],
+    recipe: Callable[[Texts, list[str], int], Recipe],
+    *,
     tokenizer: str | None,
-    recipe: Callable[[], Recipe],
+    vocab_size: int,
+    folder: Path,
+    text_feature: str | None = None,
+    tfds_dir: str | None = None,
+    trained: str | None = None,
     say: Callable[[str], None] = ignore,
     progress: Progress = ignore,
-) -> Stored:
-    """Prepare a token set in `folder`, or open it if it is prepared there already.
+) -> P:
+    """Tokenise texts into `folder`, or open them if they are prepared there already.
 
-    kind: prefix of the name of the set. tokenizer: as in `tokenizer.load`; None to train one, once per text. recipe: called
-    while the folder is locked; opens the texts. say: called with one-line messages for the user. progress: called with
-    (phase, done, total). Raises CorpusError.
+    Args:
+        form: the type of the prepared set.
+        names: the names of the texts by setting, as in `corpus.documents`.
+        recipe: (texts, their fingerprints, vocab_size) -> how to tokenise them; called while the folder is locked.
+        tokenizer: as in `tokenizer.load`; None to train one, once per text.
+        vocab_size: maximum size of the vocabulary if a tokenizer is trained.
+        folder: folder of prepared data, created if missing.
+        text_feature: as in `corpus.documents`.
+        tfds_dir: as in `corpus.documents`.
+        trained: file of a tokenizer trained on this text earlier, used instead of training one.
+        say: called with one-line messages for the user.
+        progress: called with (phase, done, total) from time to time.
+
+    Raises:
+        CorpusError: if a text, the tokenizer or a setting cannot be used.
+        OSError: if the disk is full or cannot be written.
     """
     with _locked_folder(folder, say):
-        asked = recipe()
-        if tokenizer is None:
-            model = _trained_once(folder, asked.vocabulary, asked.train)
+        texts = open_texts(names, text_feature, tfds_dir, say, progress)
+        hashes = texts.fingerprints()
+        how = recipe(texts, hashes, vocab_size)
+        if (file := tokenizer or trained) is None:
+            model = _trained_once(folder, how.vocabulary, how.train)
         else:
-            given = tokenization.load(tokenizer)
-            asked.check(given)
+            given = tokenization.load(file)
+            how.check(given)
             model = given.to_str().encode()
-        settings = {**asked.settings, "tokenizer_sha256": hashlib.sha256(model).hexdigest()}
+        settings = {**how.settings, "tokenizer_sha256": hashlib.sha256(model).hexdigest()}
         fingerprint = digest(settings)
-        target = folder / f"{kind}-{fingerprint[:16]}"
+        target = folder / f"{form.KIND}-{fingerprint[:16]}"
         if not target.exists():
             say(f"preparing the text in {target}")
             with atomic_folder(target) as incomplete:
                 (incomplete / TOKENIZER).write_bytes(model)
-                splits, counts = asked.tokenise(tokenization.load(str(incomplete / TOKENIZER)))
-                write(incomplete, f"text_{kind}", splits, progress)
+                splits, counts = how.tokenise(tokenization.load(str(incomplete / TOKENIZER)))
+                texts.check(hashes)
+                write(incomplete, f"text_{form.KIND}", splits, progress)
                 _write_manifest(incomplete, fingerprint, {**settings, **counts})
-        facts = _verified_facts(target, fingerprint)
-        return Stored(target, fingerprint, tokenization.load(str(target / TOKENIZER)), facts)
+        facts = {**names, "tokenizer": tokenizer or how.trained, **_verified_facts(target, fingerprint)}
+        return form(target, fingerprint, tokenization.load(str(target / TOKENIZER)), facts)
 
 
 def digest(content: object) -> str:
     """Return the SHA-256 (hex) of a value serialised as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def byte_progress(progress: Progress, phase: str, sources: Iterable[Source]) -> Callable[[int], None]:
-    """Return a callback that takes the number of bytes read from the sources and reports it as progress in a phase."""
-    size = sum(source.size for source in sources)
-    return lambda taken: progress(phase, taken, size)
 
 
 # Locked and atomically created folders.
@@ -109,7 +141,13 @@ def _locked_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, say):
+        lock = filelock.FileLock(folder / ".lock")
+        try:
+            held = lock.acquire(timeout=0)
+        except filelock.Timeout:
+            say(f"another process is preparing text in {folder}; waiting for it")
+            held = lock.acquire()
+        with held:
             for left in folder.glob(f"{INCOMPLETE}*"):
                 _remove(left)
             yield
@@ -119,20 +157,6 @@ def _locked_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         if error.filename is not None:
             raise
         raise OSError(error.errno or errno.EIO, error.strerror or first_line(error), str(folder)) from None
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    lock = filelock.FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        say(f"another process is preparing text in {folder}; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _remove(path: Path) -> None:
@@ -186,9 +210,7 @@ def _write_manifest(folder: Path, fingerprint: str, facts: dict[str, Any]) -> No
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in paths}
     content = {"fingerprint": fingerprint, "facts": facts, "files": files}
-    partial = folder / f".{MANIFEST}.part"
-    partial.write_text(json.dumps({**content, "digest": digest(content)}, indent=1))
-    os.replace(partial, folder / MANIFEST)
+    (folder / MANIFEST).write_text(json.dumps({**content, "digest": digest(content)}, indent=1))
 
 
 def _verified_facts(folder: Path, fingerprint: str) -> dict[str, Any]:

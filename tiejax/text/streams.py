@@ -6,8 +6,7 @@ A stream is the concatenation of its documents, separated by the end-of-text tok
 import array
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from jaxtyping import Integer
 
 from tiejax.text import splits, stored
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import SPLITS, Progress, Sequences, dtype_for, read_split
+from tiejax.text.array_records import SPLITS, Sequences, dtype_for
 from tiejax.text.errors import CorpusError
-from tiejax.text.splits import FIELDS, Passage, SplitTexts
-from tiejax.text.stored import TOKENIZER, ignore
+from tiejax.text.splits import Passage, Texts
+from tiejax.text.stored import Prepared, Recipe
 
 # Increment whenever a change makes the same text give different streams.
 FORMAT = 2
@@ -27,46 +26,36 @@ RECORD = 4096  # tokens per record on disk
 
 
 @dataclasses.dataclass(frozen=True)
-class Streams:
-    """Three streams of tokens on disk, verified against their manifest when opened.
+class Streams(Prepared):
+    """Three streams of tokens on disk.
 
-    fingerprint: SHA-256 (hex) of texts, tokenizer and settings. vocabulary: the number of ids. begin: the id of the
-    end-of-text token, which also begins each block. facts: the corpus, the settings, and counts of documents, tokens, words and
-    characters of every stream; can be written as JSON. Words are counted as in WikiText, where the end of a line is a word. A
-    document that is cut between two streams counts in both.
+    facts: with counts of documents, tokens, words and characters of every stream. Words are counted as in WikiText, where the
+    end of a line is a word. A document that is cut between two streams counts in both.
     """
 
-    folder: Path
-    fingerprint: str
-    tokenizer_file: Path
-    vocabulary: int
-    begin: int
-    facts: dict[str, Any]
+    KIND = "streams"
 
-    def split(self, name: str) -> Integer[np.ndarray, "tokens"]:
+    @functools.cached_property
+    def vocabulary(self) -> int:
+        """The number of ids."""
+        return tokenization.number_of_ids(self.tokenizer)
+
+    @property
+    def begin(self) -> int:
+        """The id of the end-of-text token, which also begins each block."""
+        return tokenization.end_of_text(self.tokenizer)
+
+    def split(self, name: str) -> Integer[np.ndarray, " tokens"]:
         """Return the stream "train", "validation" or "test"."""
-        return read_split(self.folder, name, dtype_for(self.vocabulary)).ids
+        return self.records(name).ids
 
     def token_texts(self) -> list[str]:
         """Return the text of every token, with its spaces."""
-        tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer_file))
-        return [tokenizer.decode([token], skip_special_tokens=False) for token in range(self.vocabulary)]
+        return [self.tokenizer.decode([token], skip_special_tokens=False) for token in range(self.vocabulary)]
 
 
-def prepare(
-    corpus: Sequence[str],
-    validation: Sequence[str],
-    test: Sequence[str],
-    tokenizer: str | None,
-    vocab_size: int,
-    folder: Path,
-    text_feature: str | None = None,
-    tfds_dir: str | None = None,
-    trained: str | None = None,
-    say: Callable[[str], None] = ignore,
-    progress: Progress = ignore,
-) -> Streams:
-    """Tokenise the streams of a corpus into `folder`, or open them if they are prepared there already.
+def prepare(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str], **asked: Any) -> Streams:
+    """Tokenise the streams of a corpus; a trained tokenizer is a byte-level BPE, trained on the training stream alone.
 
     Args:
         corpus: the training text, as in `corpus.documents`. Without `validation` and `test`, a single folder with one file each
@@ -74,44 +63,21 @@ def prepare(
             cut 80/10/10, in order, between two words.
         validation: the validation text, likewise.
         test: the test text, likewise.
-        tokenizer: as in `tokenizer.load`; None to train a byte-level BPE on the training stream alone, once.
-        vocab_size: maximum size of the vocabulary if a tokenizer is trained.
-        folder: folder of prepared data, created if missing.
-        text_feature: as in `corpus.documents`.
-        tfds_dir: as in `corpus.documents`.
-        trained: file of a tokenizer trained on this text earlier, used instead of training one.
-        say: called with one-line messages for the user.
-        progress: called with (phase, done, total) from time to time.
-
-    Raises:
-        CorpusError: if a text, the tokenizer or a setting cannot be used.
-        OSError: if the disk is full or cannot be written.
+        **asked: as in `stored.prepare`, as are the errors.
     """
-    names = splits.split_names(corpus, validation, test)
+    return stored.prepare(Streams, splits.split_names(corpus, validation, test), _recipe, **asked)
 
-    def recipe() -> stored.Recipe:
-        texts = splits.open_texts(names, text_feature, tfds_dir, say, progress)
-        hashes = texts.fingerprints()
-        ends = splits.ENDS if texts.needs_cutting else None
-        training_digest = stored.digest({"text_sha256": hashes[0], "ends": ends})
-        return stored.Recipe(
-            settings={"format": FORMAT, "text_sha256": hashes, "ends": ends},
-            vocabulary=f"bytes-{training_digest[:16]}-{vocab_size}-{tokenization.FORMAT}",
-            train=lambda: tokenization.train_byte_level(texts.training_texts, vocab_size),
-            check=tokenization.end_of_text,
-            tokenise=functools.partial(_tokenised, texts, hashes),
-        )
 
-    prepared = stored.prepare("streams", folder, tokenizer or trained, recipe, say, progress)
-    default = f"byte-level BPE, at most {vocab_size} tokens, trained on the training stream"
-    asked = {**dict(zip(FIELDS, names, strict=True)), "tokenizer": tokenizer or default}
-    return Streams(
-        prepared.folder,
-        prepared.fingerprint,
-        prepared.folder / TOKENIZER,
-        tokenization.number_of_ids(prepared.tokenizer),
-        tokenization.end_of_text(prepared.tokenizer),
-        {**asked, **prepared.facts},
+def _recipe(texts: Texts, hashes: list[str], vocab_size: int) -> Recipe:
+    ends = splits.ENDS if texts.needs_cutting else None
+    training_digest = stored.digest({"text_sha256": hashes[0], "ends": ends})
+    return Recipe(
+        settings={"format": FORMAT, "text_sha256": hashes, "ends": ends},
+        vocabulary=f"bytes-{training_digest[:16]}-{vocab_size}-{tokenization.FORMAT}",
+        trained=f"byte-level BPE, at most {vocab_size} tokens, trained on the training stream",
+        train=lambda: tokenization.train_byte_level(texts.training_texts, vocab_size),
+        check=tokenization.end_of_text,
+        tokenise=functools.partial(_tokenised, texts),
     )
 
 
@@ -146,9 +112,7 @@ class _Stream:
         }
 
 
-def _tokenised(
-    texts: SplitTexts, fingerprints: Sequence[str], tokenizer: tokenizers.Tokenizer
-) -> tuple[dict[str, Sequences], dict[str, Any]]:
+def _tokenised(texts: Texts, tokenizer: tokenizers.Tokenizer) -> tuple[dict[str, Sequences], dict[str, Any]]:
     """Tokenise the texts; return the streams as records, and the counts."""
     dtype, end = dtype_for(tokenization.number_of_ids(tokenizer)), tokenization.end_of_text(tokenizer)
     streams = {name: _Stream(array.array(dtype.char)) for name in SPLITS}
@@ -164,19 +128,17 @@ def _tokenised(
             f"corpus: {characters:,} characters have too few words: the {empty[0]} stream would have none; use more text, with "
             "white space between words"
         )
-    texts.check(fingerprints)
     counts = {name: stream.counts for name, stream in streams.items()}
     facts = {"documents": documents, "characters": characters, "splits": counts}
-    records = {name: _records(np.frombuffer(stream.ids, dtype)) for name, stream in streams.items()}
+    ids = {name: np.frombuffer(stream.ids, dtype) for name, stream in streams.items()}
+    records = {
+        name: Sequences(every, np.r_[0 : len(every) : RECORD, len(every)].astype(np.int64)) for name, every in ids.items()
+    }
     return records, {**facts, "vocabulary": tokenization.number_of_ids(tokenizer)}
 
 
-def _parts(texts: SplitTexts, tokenizer: tokenizers.Tokenizer) -> Iterator[tuple[Passage, bool, str]]:
+def _parts(texts: Texts, tokenizer: tokenizers.Tokenizer) -> Iterator[tuple[Passage, bool, str]]:
     """Yield every passage in parts that can be encoded separately; the flag marks the first part of a passage."""
     for passage in texts.passages("tokenising"):
         for index, part in enumerate(tokenization.in_parts(tokenizer, passage.text)):
             yield passage, index == 0, part
-
-
-def _records(ids: np.ndarray) -> Sequences:
-    return Sequences(ids, np.append(np.arange(0, len(ids), RECORD), len(ids)).astype(np.int64))

@@ -95,19 +95,14 @@ def load(name: str) -> tokenizers.Tokenizer:
             tokenizer = _from_hub(name)
     except OSError as error:
         raise CorpusError(f"tokenizer {name}: cannot be read: {error.strerror or error}") from None
-    _check_ids(tokenizer, name)
+    if (size := number_of_ids(tokenizer)) == 0:
+        raise CorpusError(f"tokenizer {name}: its vocabulary is empty")
+    if size > MOST_IDS:  # no table of embeddings has room for it
+        raise CorpusError(f"tokenizer {name}: a token has the id {size - 1}; expected at most {MOST_IDS - 1}")
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True
     return tokenizer
-
-
-def _check_ids(tokenizer: tokenizers.Tokenizer, name: str) -> None:
-    """Raise CorpusError if a tokenizer has no tokens, or an id that no table of embeddings has room for."""
-    if (size := number_of_ids(tokenizer)) == 0:
-        raise CorpusError(f"tokenizer {name}: its vocabulary is empty")
-    if size > MOST_IDS:
-        raise CorpusError(f"tokenizer {name}: a token has the id {size - 1}; expected at most {MOST_IDS - 1}")
 
 
 def encoded(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], offsets: bool = False) -> list[tokenizers.Encoding]:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float32, Int32
 
 from tiejax.system.visible import cut
+from tiejax.text.errors import CorpusError
 
 # The most common words of English, for which the published experiment plants twins.
 COMMON_WORDS = tuple(
@@ -51,14 +52,14 @@ def plant(
     """Create a twin for every word of `sets`, {probability: words}; also return the words that are not tokens.
 
     id_of: word -> its id, or None. unknown: id that gets the twin of a word that is not a token; None leaves such words out.
-    Raises ValueError, beginning with `twins`, if a probability is outside (0, 1), a token would have two twins, or no word is
+    Raises CorpusError, beginning with `twins`, if a probability is outside (0, 1), a token would have two twins, or no word is
     a token.
     """
     words, missing = list[str](), list[str]()
     ids, probabilities = list[int](), list[float]()
     for probability, own_words in sets.items():
         if not 0 < probability < 1:
-            raise ValueError(f"twins: expected a probability between 0 and 1, got {probability:g}")
+            raise CorpusError(f"twins: expected a probability between 0 and 1, got {probability:g}")
         for word in own_words:
             token = id_of(word)
             if token is None:
@@ -67,7 +68,7 @@ def plant(
             if token is None:
                 continue
             if token in ids:
-                raise ValueError(
+                raise CorpusError(
                     f"twins: {cut(words[ids.index(token)])!r} and {cut(word)!r} are the same token, "
                     "which can have only one twin; remove one"
                 )
@@ -76,8 +77,20 @@ def plant(
             probabilities.append(float(probability))
     if sets and not ids:
         shown = ", ".join(repr(cut(word)) for word in missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise ValueError(f"twins: none of {shown} is a token of the vocabulary; use more frequent words")
+        raise CorpusError(f"twins: none of {shown} is a token of the vocabulary; use more frequent words")
     return Twins(size, tuple(words), tuple(ids), tuple(probabilities)), missing
+
+
+def cipher(tokens: Sequence[str], special: Sequence[int], probability: float = 0.5) -> Twins:
+    """Return twins of all tokens of a vocabulary except the special ones: a synthetic second language.
+
+    Each sentence is written entirely in one of the two languages (see `Masking.whole_sentences`), in the second with this
+    probability, so that they have the same grammar but share no ordinary token. Anything that a model transfers between them
+    comes from structure alone.
+    Source: K. Karthikeyan et al., Cross-Lingual Ability of Multilingual BERT, ICLR 2020 (their "fake" language).
+    """
+    ids = [token for token in range(len(tokens)) if token not in set(special)]
+    return Twins(len(tokens), tuple(tokens[token] for token in ids), tuple(ids), (probability,) * len(ids))
 
 
 def unrelated(words: int, number: int, seed: int = 0) -> list[tuple[int, int]]:

@@ -6,8 +6,6 @@ from .chunk import compile_ensemble as compile_ensemble
 from .chunk import trace_ensemble as trace_ensemble
 from .ensemble import Ensemble as Ensemble
 from .ensemble import Recorder as Recorder
-from .example_feed import ExampleFeed as ExampleFeed
-from .example_feed import FunctionFeed as FunctionFeed
 from .keys import SeedKey as SeedKey
 from .keys import seed_keys as seed_keys
 from .keys import stream as stream
@@ -22,7 +20,6 @@ from .members import Unrolled as Unrolled
 from .members import Vmapped as Vmapped
 from .members import all_finite as all_finite
 from .members import by_arm as by_arm
-from .optimizer import constant as constant
 from .optimizer import cosine_cycle as cosine_cycle
 from .optimizer import make_optimizer as make_optimizer
 from .optimizer import make_schedule as make_schedule
@@ -32,6 +29,8 @@ from .phases import phases_of_arms as phases_of_arms
 from .placement import DATA as DATA
 from .placement import total as total
 from .sources import DrawAhead as DrawAhead
+from .sources import ExampleFeed as ExampleFeed
 from .sources import Feed as Feed
+from .sources import FunctionFeed as FunctionFeed
 from .step import TrainState as TrainState
 from .step import make_step as make_step

@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from tiejax.training import cluster
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.keys import SeedKey, seed_numbers
-from tiejax.training.members import EnsembleState, join_members, join_on_host, map_split, split_members
+from tiejax.training.members import EnsembleState, join_members, join_on_host, split_members
 from tiejax.training.phases import NEVER
 from tiejax.training.placement import SEEDS, Layout, spec
 from tiejax.training.records import Records
@@ -39,12 +39,6 @@ class Buffer(NamedTuple):
     rows: PyTree
     steps: jax.Array
     number: jax.Array
-
-    @classmethod
-    def empty(cls, shapes: PyTree, size: int) -> "Buffer":
-        """Return an empty buffer for `size` records of these shapes."""
-        rows = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
-        return cls(rows, jnp.zeros(size, jnp.int32), jnp.int32(0))
 
     def record(self, due: jax.Array, step: jax.Array, measure: Callable[[], PyTree]) -> "Buffer":
         """Return the buffer with the result of `measure` appended if `due` is true."""
@@ -74,7 +68,7 @@ def advance(
     """
     keys = SeedKey(jax.vmap(jax.random.key)(numbers[0]), numbers[1])
     if ensemble.unrolled:
-        members = members._replace(state=map_split(_without_axis, members.state))
+        members = _mapped(lambda leaf: leaf[0], members)
 
     def fed_at(cursor: jax.Array) -> Any:
         return jax.tree.map(lambda leaf: leaf[:, cursor % leaf.shape[1]], fed)
@@ -84,7 +78,9 @@ def advance(
 
     def buffer(name: str) -> Buffer:
         shapes = jax.eval_shape(measures[name], keys, members.state, members.cursor, fed_at(members.cursor))
-        return Buffer.empty(shapes, ensemble.records_per_chunk)
+        size = ensemble.records_per_chunk
+        rows = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
+        return Buffer(rows, jnp.zeros(size, jnp.int32), jnp.int32(0))
 
     def change_ties(state: PyTree, number: jax.Array) -> PyTree:
         if ensemble.unrolled:
@@ -115,16 +111,13 @@ def advance(
     start = members, {name: buffer(name) for name in ensemble.recorders}
     members, buffers = jax.lax.while_loop(lambda carry: carry[0].cursor < until, segment, start)
     if ensemble.unrolled:
-        members = members._replace(state=map_split(_with_axis, members.state))
+        members = _mapped(lambda leaf: leaf[None], members)
     return members, buffers
 
 
-def _without_axis(member: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[0], member)
-
-
-def _with_axis(member: PyTree) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[None], member)
+def _mapped(function: Callable[[jax.Array], jax.Array], members: EnsembleState) -> EnsembleState:
+    """Apply a function to every leaf of split members."""
+    return members._replace(state=jax.tree.map(function, members.state))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +140,7 @@ class Runner:
 
     def to_devices(self, members: EnsembleState) -> EnsembleState:
         """Put members `[seed, arm, ...]` of the host on the devices."""
-        return _placed_members(self.ensemble, self.layout, members)
+        return self.layout.place_members(members, self.ensemble.unrolled)
 
     def to_host(self, placed: EnsembleState) -> EnsembleState:
         """Collect members from all devices of all processes as numpy arrays `[seed, arm, ...]`, the form of checkpoints."""
@@ -194,12 +187,8 @@ class Runner:
         return records
 
 
-class _Placed(NamedTuple):
-    """An ensemble's layout, and the arguments of its chunk on the devices: seed numbers, members, cursor to reach, window."""
-
-    layout: Layout
-    windows: FeedWindows | None
-    arguments: tuple[PyTree, EnsembleState, jax.Array, PyTree]
+# The arguments of a chunk on the devices: seed numbers, members, cursor to reach, window.
+Arguments = tuple[PyTree, EnsembleState, jax.Array, PyTree]
 
 
 def compile_ensemble(
@@ -213,47 +202,46 @@ def compile_ensemble(
         members: the members of these seeds, from `Ensemble.start` or a checkpoint.
         conditions: number of each seed's condition; all 0 by default.
     """
-    placed = _place(ensemble, seeds, members, conditions)
+    layout, windows, arguments = _place(ensemble, seeds, members, conditions)
     platform = jax.default_backend()
     options = {**XLA_OPTIONS.get(platform, {}), **ensemble.xla_options.get(platform, {})}
-    executable = _trace(ensemble, placed).lower().compile(options or None)
-    return Runner(ensemble, placed.layout, placed.arguments[0], executable, placed.windows)
+    executable = _trace(ensemble, layout, arguments).lower().compile(options or None)
+    return Runner(ensemble, layout, arguments[0], executable, windows)
 
 
 def trace_ensemble(
     ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None = None
 ) -> Any:
     """Return the traced chunk (`jax.stages.Traced`), to be lowered for any platform; arguments as in `compile_ensemble`."""
-    return _trace(ensemble, _place(ensemble, seeds, members, conditions))
+    layout, _, arguments = _place(ensemble, seeds, members, conditions)
+    return _trace(ensemble, layout, arguments)
 
 
-def _place(ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None) -> _Placed:
+def _place(
+    ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None
+) -> tuple[Layout, FeedWindows | None, Arguments]:
     layout = Layout.over_all_devices(len(seeds), ensemble.devices, ensemble.members.at_once)
     numbers, windows = seed_numbers(seeds, conditions), None
     if isinstance(ensemble.source, Feed):
         windows = FeedWindows(ensemble.source, layout, list(zip(*(part.tolist() for part in numbers), strict=True)))
     fed = windows.at(int(members.cursor)) if windows else None
-    placed = _placed_members(ensemble, layout, members)
-    return _Placed(layout, windows, (layout.place(numbers), placed, jnp.int32(0), fed))
+    placed = layout.place_members(members, ensemble.unrolled)
+    return layout, windows, (layout.place(numbers), placed, jnp.int32(0), fed)
 
 
-def _placed_members(ensemble: Ensemble, layout: Layout, members: EnsembleState) -> EnsembleState:
-    return layout.place_split(members) if ensemble.unrolled else layout.place_members(members)
-
-
-def _trace(ensemble: Ensemble, placed: _Placed) -> Any:
+def _trace(ensemble: Ensemble, layout: Layout, arguments: Arguments) -> Any:
     by_seed, everywhere = PartitionSpec(SEEDS), PartitionSpec()
-    state_spec = jax.tree.map(lambda leaf: leaf.sharding.spec, placed.arguments[1].state)
+    state_spec = jax.tree.map(lambda leaf: leaf.sharding.spec, arguments[1].state)
     placed_spec = EnsembleState(state_spec, everywhere)  # type: ignore[arg-type]
     buffer_spec = Buffer(PartitionSpec(None, SEEDS), everywhere, everywhere)  # type: ignore[arg-type]
     chunk = jax.shard_map(
-        functools.partial(_advance_blocks, ensemble, placed.layout.blocks),
-        mesh=placed.layout.mesh,
-        in_specs=(by_seed, placed_spec, everywhere, placed.layout.fed_spec),
+        functools.partial(_advance_blocks, ensemble, layout.blocks),
+        mesh=layout.mesh,
+        in_specs=(by_seed, placed_spec, everywhere, layout.fed_spec),
         out_specs=(placed_spec, dict.fromkeys(ensemble.recorders, buffer_spec)),
         check_vma=False,
     )
-    return jax.jit(chunk, donate_argnums=1).trace(*placed.arguments)
+    return jax.jit(chunk, donate_argnums=1).trace(*arguments)
 
 
 def _advance_blocks(
@@ -283,21 +271,9 @@ def _advance_blocks(
     }
 
 
-class StepOnMesh(NamedTuple):
-    """One step of an ensemble on a mesh.
-
-    Attributes:
-        step: (seeds as numbers, members, fed) -> members.
-        state: shapes of the members.
-        specs: partition of the members over the mesh.
-    """
-
-    step: Callable[..., TrainState]
-    state: TrainState
-    specs: PyTree
-
-
-def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_spec: PyTree) -> StepOnMesh:
+def step_on_mesh(
+    ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_spec: PyTree
+) -> tuple[Callable[..., TrainState], TrainState, PyTree]:
     """Return the first step of `seeds` seeds on a mesh (SEEDS, DATA), whose devices need not exist.
 
     Used to plan the memory of a step, or compile it, for other machines.
@@ -307,6 +283,9 @@ def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_
         mesh: the mesh.
         seeds: number of seeds.
         fed_spec: partition of the source's data over the mesh.
+
+    Returns:
+        The step, (seeds as numbers, members, fed) -> members, the shapes of the members, and their partition over the mesh.
     """
     state = jax.eval_shape(lambda: ensemble.start(range(seeds))).state
     specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], ensemble.devices)), state)
@@ -316,4 +295,4 @@ def step_on_mesh(ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_
         return ensemble.step(keys, state, jnp.int32(0), fed)[0]
 
     local = jax.shard_map(step, mesh=mesh, in_specs=(PartitionSpec(SEEDS), specs, fed_spec), out_specs=specs, check_vma=False)
-    return StepOnMesh(local, state, specs)
+    return local, state, specs

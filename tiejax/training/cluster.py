@@ -74,7 +74,8 @@ def collect(tree: PyTree) -> PyTree:
         return jax.tree.map(np.asarray, tree)
     leaves, treedef = jax.tree.flatten(tree)
     split = [leaf for leaf in leaves if not leaf.is_fully_replicated]
-    mine = [np.asarray(shard.data).tobytes() for leaf in split for shard in sorted(leaf.addressable_shards, key=_by_device)]
+    shards = [sorted(leaf.addressable_shards, key=lambda shard: int(shard.device.id)) for leaf in split]
+    mine = [np.asarray(shard.data).tobytes() for own in shards for shard in own]
     rows = _exchange(b"".join(mine))
     whole = {id(leaf): np.empty(leaf.shape, leaf.dtype) for leaf in split}
     for process, row in enumerate(rows):
@@ -86,10 +87,6 @@ def collect(tree: PyTree) -> PyTree:
                 part[...] = np.frombuffer(row[start : start + part.nbytes], part.dtype).reshape(part.shape)
                 start += part.nbytes
     return jax.tree.unflatten(treedef, [whole[id(leaf)] if id(leaf) in whole else _replica(leaf) for leaf in leaves])
-
-
-def _by_device(shard: Any) -> int:
-    return int(shard.device.id)
 
 
 def _replica(leaf: jax.Array) -> np.ndarray:
@@ -138,6 +135,18 @@ def from_first(content: bytes | None) -> bytes:
     return _exchange(mine.ljust(longest, b"\0"))[0][: sizes[0][0]]
 
 
+def done_by_first(work: Callable[[], bytes], expected: tuple[type[Exception], ...] = ()) -> bytes:
+    """Return in every process what `work` returns in the first; expected: errors of it that are raised there (`or_die`)."""
+    if jax.process_count() == 1:
+        return work()
+
+    def together() -> bytes:
+        found, _ = wait_for_all(work if jax.process_index() == 0 else None)
+        return from_first(found)
+
+    return or_die(together, expected)
+
+
 def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool]:
     """Do work that takes longer than the timeout of a collective, while the other processes wait in many short collectives.
 
@@ -176,16 +185,14 @@ def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = (
     except Exception as error:
         if jax.process_count() == 1 or isinstance(error, expected):
             raise
+        line, status = "", 1
         if isinstance(error, ProcessGone):
-            line = f"another process of this run has ended ({error}); start all processes again with --resume"
-            print(visible_line(line), file=sys.stderr, flush=True)
-            status = 3
+            line, status = f"another process of this run has ended ({error}); start all processes again with --resume", 3
         elif isinstance(error, OSError) and error.filename is not None:
-            line = f"{error.filename}: {error.strerror}; fix this, then start all processes again with --resume"
+            line, status = f"{error.filename}: {error.strerror}; fix this, then start all processes again with --resume", 4
+        if line:
             print(visible_line(line), file=sys.stderr, flush=True)
-            status = 4
         else:
             traceback.print_exc()
-            status = 1
         # A normal exit would wait for the other processes, which wait for this one.
         os._exit(status)

@@ -52,7 +52,9 @@ def check_seeds(seeds: Sequence[int], conditions: Sequence[int] | None = None) -
         array = np.asarray(seeds)
     except (TypeError, ValueError):
         array = np.zeros(())
-    if array.ndim != 1 or not array.size or not (array.dtype.kind in "iu" or _are_large(array)):
+    # Integers that are too large for numpy's types are objects.
+    are_integers = array.dtype.kind in "iu" or (array.dtype == object and all(isinstance(one, int) for one in array.flat))
+    if array.ndim != 1 or not array.size or not are_integers:
         raise ValueError(f"seeds: expected a list of integers, such as range(10), got {repr(seeds)[:80]}")
     names = [int(seed) for seed in array]
     outside = [seed for seed in names if not 0 <= seed < 2**32]
@@ -66,11 +68,6 @@ def check_seeds(seeds: Sequence[int], conditions: Sequence[int] | None = None) -
         raise ValueError(
             f"seeds: expected distinct seeds, but {repeated[0]} is repeated; its members would be the same ones twice"
         )
-
-
-def _are_large(array: np.ndarray) -> bool:
-    """Whether numpy holds Python integers as objects, since they are too large for its types."""
-    return array.dtype == object and all(isinstance(one, int) for one in array)
 
 
 def seed_keys(seeds: Sequence[int], conditions: Sequence[int] | None = None) -> SeedKey:

@@ -31,10 +31,6 @@ def _specs(batch: Any) -> Any:
     return jax.tree.map(lambda leaf: PartitionSpec(DATA) if np.ndim(leaf) else PartitionSpec(), batch)
 
 
-def _shapes(batch: Any) -> tuple[Any, ...]:
-    return tuple(leaf.shape for leaf in jax.tree.leaves(batch))
-
-
 class Size(NamedTuple):
     """The memory of training with one stack size.
 
@@ -90,13 +86,11 @@ class Layered:
     ) -> None:
         self._ties, self._path, self._storage = tuple(ties), optimizer.stack, storage
         self._mesh = Mesh(np.asarray(devices), (DATA,))
+        self._everywhere = NamedSharding(self._mesh, PartitionSpec())
         self._uses, self._rate, self._scanned = optimizer.uses, optimizer.rate, scanned
         # Executables: steps by stack size, scans by stack size and number of steps, losses by stack size and shapes of the
         # batch, moves by stack sizes before and after.
-        self._steps: dict[int, Any] = {}
-        self._scans: dict[tuple[int, int], Any] = {}
-        self._losses: dict[tuple[int, tuple[Any, ...]], Any] = {}
-        self._moves: dict[tuple[int, int], Any] = {}
+        self._executables: dict[tuple[Any, ...], Any] = {}
         self.sizes: dict[int, Size] = {}
         self.compilations, self.compile_s = 0, 0.0
 
@@ -145,10 +139,6 @@ class Layered:
         """Put a batch on the devices, with its rows split over them."""
         return jax.device_put(batch, jax.tree.map(lambda spec: NamedSharding(self._mesh, spec), _specs(batch)))
 
-    @property
-    def _everywhere(self) -> NamedSharding:
-        return NamedSharding(self._mesh, PartitionSpec())
-
     def _on_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Map a function of (tree, batch, ...) over the devices, each with its part of the batch's rows."""
         if self._mesh.size == 1:
@@ -185,7 +175,7 @@ class Layered:
         rate: learning rate (default: that of the optimizer).
         """
         self.compile_for(state, batch, key, wiring)
-        compiled = self._steps[self.stack_size(state.params)]
+        compiled = self._executables["step", self.stack_size(state.params)]
         others = self.place((key, wiring, self._rate_array(rate)))
         after: tuple[LayeredState, jax.Array] = compiled(state, self._place_batch(batch), *others)
         return after
@@ -217,18 +207,12 @@ class Layered:
         shardings = jax.tree.map(lambda spec: NamedSharding(self._mesh, PartitionSpec(None, *spec)), _specs(batches[0]))
         stacked = jax.device_put(jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches), shardings)
         arguments = state, stacked, *self.place((jnp.stack(keys), wiring, np.asarray(rates)))
-        size = self.stack_size(state.params), len(batches)
-        if size not in self._scans:
-            self._scans[size] = self._compile(self._scan, arguments)
-        after, step_losses = self._scans[size](*arguments)
+        scan = self._compiled(("scan", self.stack_size(state.params), len(batches)), self._scan, arguments)
+        after, step_losses = scan(*arguments)
         return after, list(step_losses)
 
-    def trace_step(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> Any:
-        """Return the traced step (`jax.stages.Traced`), to be lowered for any platform."""
-        return self._step.trace(state, self._place_batch(batch), *self.place((key, wiring, self._rate_array())))
-
     def trace_shapes(self, owner: tying.Owner, batch: Any, wiring: tying.Wiring) -> Any:
-        """Return the step traced from shapes, without arrays, for devices that need not exist."""
+        """Return the step (`jax.stages.Traced`) traced from shapes, for devices that need not exist."""
         key = jax.eval_shape(lambda: jax.random.key(0))
         owners = jax.ShapeDtypeStruct((len(owner if self._storage == "full" else np.unique(owner)),), jnp.int32)
         state = jax.eval_shape(self._start, key, owners)
@@ -250,11 +234,9 @@ class Layered:
 
     def move(self, state: LayeredState, move: tying.Move) -> LayeredState:
         """Return the state after a change of ties, as computed by `tying.move`."""
-        sizes = self.stack_size(state.params), len(move.source)
         arguments = stack_of(state.params, self._path), state.stack_state, *self.place(tuple(move))
-        if sizes not in self._moves:
-            self._moves[sizes] = self._compile(self._move, arguments)
-        stack, stack_state = self._moves[sizes](*arguments)
+        compiled = self._compiled(("move", self.stack_size(state.params), len(move.source)), self._move, arguments)
+        stack, stack_state = compiled(*arguments)
         return LayeredState(with_stack(state.params, self._path, stack), stack_state, state.rest_state)
 
     def to_host(self, state: LayeredState, owner: tying.Owner) -> LayeredState:
@@ -277,19 +259,18 @@ class Layered:
     def compile_for(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> None:
         """Compile step and loss for the stack size of `state`."""
         stack_size = self.stack_size(state.params)
-        if stack_size in self._steps:
+        if stack_size in self.sizes:
             return
         batch, others = self._place_batch(batch), self.place((key, wiring, self._rate_array()))
-        self._steps[stack_size] = self._compile(self._step, (state, batch, *others))
+        step = self._compiled(("step", stack_size), self._step, (state, batch, *others))
         self._compiled_loss((state.params, batch, others[1]))
-        self.sizes[stack_size] = self._size(state, wiring)
+        self.sizes[stack_size] = self._size(state, wiring, step.memory_analysis())
 
-    def _size(self, state: LayeredState, wiring: tying.Wiring) -> Size:
+    def _size(self, state: LayeredState, wiring: tying.Wiring, memory: Any) -> Size:
         """Return the memory of training with this stack size."""
         stack_size, arrays = self.stack_size(state.params), jax.tree.leaves(state.params)
         parameter_bytes, optimizer_bytes = tree_bytes(arrays), tree_bytes((state.stack_state, state.rest_state))
         stack_bytes = tree_bytes((stack_of(state.params, self._path), state.stack_state))
-        memory = self._steps[stack_size].memory_analysis()
         # One change of ties adds at most one slot.
         largest = stack_size if self._storage == "full" else min(stack_size + 1, len(wiring.reads))
         used = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
@@ -310,14 +291,14 @@ class Layered:
 
     def _compiled_loss(self, arguments: tuple[Any, ...]) -> Any:
         params, batch, _ = arguments
-        key = self.stack_size(params), _shapes(batch)
-        if key not in self._losses:
-            self._losses[key] = self._compile(self._loss, arguments)
-        return self._losses[key]
+        shapes = tuple(leaf.shape for leaf in jax.tree.leaves(batch))
+        return self._compiled(("loss", self.stack_size(params), shapes), self._loss, arguments)
 
-    def _compile(self, function: Any, arguments: tuple[Any, ...]) -> Any:
-        began = time.perf_counter()
-        compiled = function.lower(*arguments).compile()
-        self.compilations += 1
-        self.compile_s += time.perf_counter() - began
-        return compiled
+    def _compiled(self, key: tuple[Any, ...], function: Any, arguments: tuple[Any, ...]) -> Any:
+        """Return the executable of a function for such arguments, compiled at its first use."""
+        if key not in self._executables:
+            began = time.perf_counter()
+            self._executables[key] = function.lower(*arguments).compile()
+            self.compilations += 1
+            self.compile_s += time.perf_counter() - began
+        return self._executables[key]

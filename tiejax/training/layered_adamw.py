@@ -90,12 +90,9 @@ class LayeredAdamW(StackAdamW):
         grads, _ = self.clip.update(grads, optax.EmptyState())
         rest, rest_state = self._adam.update(rest_of(grads, self.stack), state.rest_state)
         stack, stack_state = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.stack_state)
-
-        def step_of_slot(param: jax.Array, update: jax.Array) -> jax.Array:
-            return where_true(trained, step(param, update), param)
-
-        params = jax.tree.map(step, rest_of(state.params, self.stack), rest)
-        params = with_stack(params, self.stack, jax.tree.map(step_of_slot, stack_of(state.params, self.stack), stack))
+        params, old = jax.tree.map(step, rest_of(state.params, self.stack), rest), stack_of(state.params, self.stack)
+        stack = jax.tree.map(lambda param, update: where_true(trained, step(param, update), param), old, stack)
+        params = with_stack(params, self.stack, stack)
         stack_state = jax.tree.map(lambda new, old: where_true(trained, new, old), stack_state, state.stack_state)
         return LayeredState(params, stack_state, rest_state)
 

@@ -1,5 +1,7 @@
 """The training loop of the host: chunks on the devices, checkpoints between them."""
 
+import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -12,7 +14,6 @@ from tiejax.training.chunk import Runner, compile_ensemble
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.keys import check_seeds
 from tiejax.training.members import EnsembleState
-from tiejax.training.progress import bar_of
 from tiejax.training.records import RecordFiles, Records, RecordsInMemory
 
 
@@ -257,3 +258,31 @@ def _restored(members: EnsembleState, checkpoints: Checkpoints | None, on_disk: 
     sent = (answer[0], {}) if answer is not None and on_disk else answer
     content = cluster.from_first(pack(sent) if jax.process_index() == 0 else None)
     return answer if jax.process_index() == 0 else unpack(content, members)
+
+
+@contextlib.contextmanager
+def bar_of(steps: int, shown: bool | None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar for the block of a `with` statement.
+
+    Args:
+        steps: Number of steps in total.
+        shown: Whether there is a bar; None if standard error is a terminal.
+
+    Yields:
+        A function that takes the number of steps done.
+    """
+    if not (sys.stderr is not None and sys.stderr.isatty() if shown is None else shown):
+        yield lambda step: None
+        return
+    import rich.console
+    import rich.progress
+
+    columns = (
+        rich.progress.TextColumn("training"),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeRemainingColumn(),
+    )
+    with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=steps)
+        yield lambda step: bar.update(task, completed=step)

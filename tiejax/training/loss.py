@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 PyTree = Any
 
 
-def cross_entropy(logits: Float[Array, "batch vocabulary"], target: Int[Array, "batch"]) -> Float[Array, "batch"]:
+def cross_entropy(logits: Float[Array, "batch vocabulary"], target: Int[Array, " batch"]) -> Float[Array, " batch"]:
     """Return -ln softmax(logits)[target] in nats, computed in at least float32."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     chosen = jnp.take_along_axis(logits, target[:, None], axis=-1)[:, 0]

@@ -110,12 +110,11 @@ def split_members(state: PyTree) -> SplitMembers:
 
 def join_members(members: Any) -> PyTree:
     """Stack split members of one device, or results computed from each, as `[seed, arm, ...]`."""
-    return stack_members([stack_members(arms) for arms in members])
 
+    def stacked(trees: list[PyTree]) -> PyTree:
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
-def stack_members(members: list[PyTree]) -> PyTree:
-    """Stack a list of trees along a new leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+    return stacked([stacked(arms) for arms in members])
 
 
 def split_on_host(state: PyTree, devices: int) -> SplitMembers:

@@ -94,10 +94,7 @@ def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
 def matrices(params: optax.Params) -> optax.Params:
     """Return for each leaf whether it is a matrix, judged by its name, since biases of stacked layers have two axes too."""
 
-    def is_matrix(path: tuple[jax.tree_util.DictKey, ...], leaf: jax.Array) -> bool:
-        return path[-1].key not in ("bias", "scale")
-
-    return jax.tree_util.tree_map_with_path(is_matrix, params)
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: path[-1].key not in ("bias", "scale"), params)
 
 
 def leaves_at(tree: Any, paths: Sequence[str]) -> Any:
@@ -211,11 +208,6 @@ def cosine_cycle(maximum: float, minimum: float, half_period: int) -> optax.Sche
     return schedule
 
 
-def constant(rate: float) -> optax.Schedule:
-    """Return a constant schedule."""
-    return optax.constant_schedule(rate)
-
-
 def warm_up_and_decay(maximum: float, warm_up: int, steps: int) -> optax.Schedule:
     """Return a schedule that rises linearly from 0 to `maximum` over `warm_up` steps, then falls linearly to 0 at `steps`.
 
@@ -242,5 +234,5 @@ def make_schedule(kind: ScheduleName, maximum: int | float, minimum: int | float
     if kind == "cosine":
         return cosine_cycle(maximum, minimum, half_period)
     if kind == "constant":
-        return constant(maximum)
+        return optax.constant_schedule(maximum)
     assert_never(kind)

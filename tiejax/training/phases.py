@@ -109,7 +109,9 @@ def change_ties(
 
         return jax.tree.map(pick, yes, no)
 
-    for policy, new in _rewriting(phases):
+    # `copy` does not change the optimizer's state.
+    ends = {(phase.policy, phase.new) for phase in phases if 0 < phase.end < NEVER and phase.policy != "copy"}
+    for policy, new in sorted(ends):
 
         def part(member: TrainState, policy: tying.Policy = policy, new: tying.New = new) -> TrainState:
             return TrainState(*tying.untie_switched(optimizer, *member[:2], ties, policy, new, member.use_states), *member[2:])
@@ -124,8 +126,3 @@ def change_ties(
         beginning = has_ties & np.array([phase.keep == keep for phase in phases])
         state = chosen(beginning, [phase.begin for phase in phases], jax.vmap(jax.vmap(join))(state), state)
     return state
-
-
-def _rewriting(phases: Sequence[Phase]) -> list[tuple[tying.Policy, tying.New]]:
-    """Return the pairs (policy, new) in use that change the optimizer's state: all except `copy`."""
-    return sorted({(phase.policy, phase.new) for phase in phases if 0 < phase.end < NEVER and phase.policy != "copy"})

@@ -152,16 +152,17 @@ class Layout:
         host = np.asarray(leaf)
         return jax.make_array_from_callback(host.shape, NamedSharding(self.mesh, how), lambda index: host[index])
 
-    def place_members(self, members: EnsembleState) -> EnsembleState:
-        """Put members `[seed, arm, ...]` on the devices; the cursor is replicated."""
-        state = self.place(members.state, self.specs(members.state))
-        return EnsembleState(state, self._put(np.asarray(members.cursor, np.int32), PartitionSpec()))
+    def place_members(self, members: EnsembleState, split: bool = False) -> EnsembleState:
+        """Put members `[seed, arm, ...]` on the devices; the cursor is replicated.
 
-    def place_split(self, members: EnsembleState) -> EnsembleState:
-        """Put members on the devices as separate arrays (`split_on_host`), leaves `[devices, ...]`."""
-        own = split_on_host(jax.tree.map(self._padded_leaf, members.state), self.mesh.shape[SEEDS])
-        specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, *spec(leaf.shape[1:], self.mesh.shape[DATA])), own)
-        state = jax.tree.map(self._put, own, specs)
+        split: as separate arrays (`split_on_host`), leaves `[devices, ...]`.
+        """
+        if split:
+            own = split_on_host(jax.tree.map(self._padded_leaf, members.state), self.mesh.shape[SEEDS])
+            specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, *spec(leaf.shape[1:], self.mesh.shape[DATA])), own)
+            state = jax.tree.map(self._put, own, specs)
+        else:
+            state = self.place(members.state, self.specs(members.state))
         return EnsembleState(state, self._put(np.asarray(members.cursor, np.int32), PartitionSpec()))
 
 
@@ -195,5 +196,5 @@ def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, s
     mapped = jax.shard_map(
         map_on_device, mesh=layout.mesh, in_specs=(specs, everywhere), out_specs=PartitionSpec(SEEDS), check_vma=False
     )
-    results = cluster.collect(jax.jit(mapped)(layout.place(members, specs), shared))
+    results = cluster.collect(jax.jit(mapped)(layout.place(members, specs), jax.tree.map(np.asarray, shared)))
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:seeds], results)

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from tiejax.system.naming import naming
+from tiejax.system.file_names import naming_file
 from tiejax.system.scratch import scratch_array
 
 Records = Mapping[str, Mapping[str, np.ndarray]]
@@ -116,7 +116,7 @@ class _Column:
             rows = f"{values.dtype} {values.shape[1:]}"
             raise ValueError(f"{self.path.name}: rows of {rows} cannot follow rows of {self.dtype} {self.shape}")
         content = np.ascontiguousarray(values).tobytes()
-        with naming(self.path), open(self.path, "r+b", opener=_created if not self.rows else _unlinked) as file:
+        with naming_file(self.path), open(self.path, "r+b", opener=_created if not self.rows else _unlinked) as file:
             if (size := os.fstat(file.fileno()).st_size) < self.size:
                 raise OSError(errno.EIO, f"has {size} bytes, but {self.size} were written")
             file.seek(self.size)
@@ -128,7 +128,7 @@ class _Column:
     def check(self, digest: str) -> None:
         """Read the rows; raises ValueError if their digest is not `digest`, OSError if the file is missing."""
         left = self.size
-        with naming(self.path), self.path.open("rb") as file:
+        with naming_file(self.path), self.path.open("rb") as file:
             while left and (block := file.read(min(left, BLOCK))):
                 self.digest.update(block)
                 left -= len(block)
@@ -139,7 +139,7 @@ class _Column:
         """Return all rows as a memory-mapped array; raises OSError with the path."""
         if not self.size:
             return np.empty((self.rows, *self.shape), self.dtype)
-        with naming(self.path):
+        with naming_file(self.path):
             return np.asarray(np.memmap(self.path, self.dtype, "r", shape=(self.rows, *self.shape)))
 
 
@@ -205,7 +205,7 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
         """Flush all files to the disk, and return the entries that a checkpoint holds; raises OSError with the path."""
         for fields in self._columns.values():
             for column in fields.values():
-                with naming(column.path), column.path.open("rb") as file:
+                with naming_file(column.path), column.path.open("rb") as file:
                     os.fsync(file.fileno())
         return {
             name: {

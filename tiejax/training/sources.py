@@ -1,11 +1,13 @@
-"""Sources of a step's data: read on the host in windows, or drawn ahead on the device."""
+"""Sources of a step's data: read on the host in windows, or drawn ahead on the device; feeds of examples and of a function."""
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
+from jaxtyping import Int
 
 from tiejax.training.keys import SeedKey, SeedName
 from tiejax.training.placement import DATA, Layout
@@ -49,23 +51,17 @@ class DrawAhead(NamedTuple):
     steps: int
 
 
-class Share(NamedTuple):
-    """The slice of a window that this process reads.
+def share_of(sharding: NamedSharding, seeds: int, parts: int) -> tuple[range, range]:
+    """Return the slice of a window of `seeds` seeds, with rows split into `parts` parts, that this process reads.
 
-    Attributes:
-        seeds: positions in the padded list of seeds.
-        parts: numbers of the row parts.
+    That is, positions in the padded list of seeds, and numbers of the row parts.
     """
-
-    seeds: range
-    parts: range
-
-
-def share_of(sharding: NamedSharding, seeds: int, parts: int) -> Share:
-    """Return the share of this process's devices when `seeds` seeds have rows split into `parts` parts."""
     places = sharding.addressable_devices_indices_map((seeds, 1, parts)).values()
     mine = [(place[0].indices(seeds), place[2].indices(parts)) for place in places if place is not None]
-    return Share(*(range(min(axis[0] for axis in axes), max(axis[1] for axis in axes)) for axes in zip(*mine, strict=True)))
+    own_seeds, own_parts = (
+        range(min(axis[0] for axis in axes), max(axis[1] for axis in axes)) for axes in zip(*mine, strict=True)
+    )
+    return own_seeds, own_parts
 
 
 class FeedWindows:
@@ -74,7 +70,7 @@ class FeedWindows:
     def __init__(self, feed: Feed, layout: Layout, seeds: list[SeedName]) -> None:
         self._feed, self._sharding = feed, NamedSharding(layout.mesh, layout.fed_spec)
         self._seeds, self._parts = layout.pad(seeds), layout.mesh.shape[DATA]
-        self._share = share_of(self._sharding, len(self._seeds), self._parts)
+        self._own_seeds, self._own_parts = share_of(self._sharding, len(self._seeds), self._parts)
         self._windows: dict[int, PyTree] = {}
         self._source: Iterator[PyTree] | None = None
         self._next = 0  # number of the window that `_source` yields next
@@ -92,19 +88,99 @@ class FeedWindows:
         if number in self._windows:
             return
         if self._source is None or number != self._next:
-            seeds = [self._seeds[place] for place in self._share.seeds]
-            self._source = self._feed.open(seeds, self._share.parts, self._parts, number)
+            seeds = [self._seeds[place] for place in self._own_seeds]
+            self._source = self._feed.open(seeds, self._own_parts, self._parts, number)
         self._windows[number] = jax.tree.map(self._placed, next(self._source))
         self._next = number + 1
 
     def _placed(self, leaf: np.ndarray) -> jax.Array:
         """Put this process's share `[seeds, steps, rows, ...]` of a leaf on its devices, as part of the global array."""
-        part_rows = leaf.shape[2] // len(self._share.parts)
+        part_rows = leaf.shape[2] // len(self._own_parts)
         shape = (len(self._seeds), leaf.shape[1], part_rows * self._parts, *leaf.shape[3:])
-        first_seed, first_row = self._share.seeds.start, self._share.parts.start * part_rows
+        first_seed, first_row = self._own_seeds.start, self._own_parts.start * part_rows
 
         def part(index: Any) -> np.ndarray:
             (low, high, _), (first, last, _) = index[0].indices(shape[0]), index[2].indices(shape[2])
             return leaf[low - first_seed : high - first_seed, :, first - first_row : last - first_row]
 
         return jax.make_array_from_callback(shape, self._sharding, part)
+
+
+class ExampleFeed(NamedTuple):
+    """The batches of consecutive steps, each of `rows` examples (a `Feed`).
+
+    Step t of seed s reads the examples at positions t * rows, ..., t * rows + rows - 1 of the sequence of its epochs, each a
+    random permutation of all examples, drawn from (s, number of the epoch). The condition of a seed makes no difference.
+
+    Attributes:
+        examples: arrays `[number, ...]`, or a tree of them.
+        rows: examples of a step.
+        first: the step that the ensemble counts as 0, for training that continues at it.
+        window: number of steps that are read at a time.
+    """
+
+    examples: PyTree
+    rows: int
+    first: int = 0
+    window: int = 64
+
+    @property
+    def number(self) -> int:
+        """The number of examples."""
+        return len(jax.tree.leaves(self.examples)[0])
+
+    def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
+        """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
+        order = functools.lru_cache(maxsize=2 * len(seeds))(self._order)
+        in_part = self.rows // parts
+        of_parts = slice(own.start * in_part, own.stop * in_part)
+        while True:
+            steps = self.first + first * self.window + np.arange(self.window)
+            places = steps[:, None] * self.rows + np.arange(self.rows)[of_parts]
+            chosen = [self._at(order, seed, places) for seed, _ in seeds]
+            yield jax.tree.map(lambda leaf: np.stack([leaf[at] for at in chosen]), self.examples)  # noqa: B023
+            first += 1
+
+    def _order(self, seed: int, epoch: int) -> Int[np.ndarray, "number"]:
+        return np.random.default_rng([seed, epoch]).permutation(self.number)
+
+    def _at(self, order: "functools._lru_cache_wrapper[np.ndarray]", seed: int, places: np.ndarray) -> np.ndarray:
+        """Return the numbers of the examples at places of a seed's sequence of epochs."""
+        epochs, within = places // self.number, places % self.number
+        chosen = np.empty_like(within)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            chosen[here] = order(seed, int(epoch))[within[here]]
+        return chosen
+
+
+class FunctionFeed(NamedTuple):
+    """The batches that a function makes on the host (a `Feed`).
+
+    Attributes:
+        make: (seed, step) -> batch, a tree of arrays.
+        first: the step that the ensemble counts as 0.
+        window: number of steps that are made at a time.
+    """
+
+    make: Callable[[int, int], PyTree]
+    first: int = 0
+    window: int = 1
+
+    def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
+        """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
+
+        def part(batch: PyTree) -> PyTree:
+            return jax.tree.map(lambda leaf: leaf[own.start * len(leaf) // parts : own.stop * len(leaf) // parts], batch)
+
+        while True:
+            steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
+            batches = [[part(self.make(seed, step)) for step in steps] for seed, _ in seeds]
+            yield jax.tree.map(np.stack, stacked(batches))
+            first += 1
+
+
+def stacked(batches: Sequence[Sequence[PyTree]]) -> PyTree:
+    """Return a tree whose leaves are arrays `[seed, step, ...]` of the leaves of batches."""
+    by_seed = [jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *row) for row in batches]
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *by_seed)

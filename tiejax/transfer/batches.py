@@ -8,6 +8,7 @@ import grain
 import numpy as np
 
 from tiejax.text.packing import Packing, lay_out, one_per_row, pack
+from tiejax.training.sources import stacked
 from tiejax.transfer.encoding import NO_LABEL, Encoded
 
 ROWS_TRIED, ROWS_SPARE = 1000, 2
@@ -85,9 +86,15 @@ class TaskFeed:
 
     def open(self, seeds: Sequence[tuple[int, int]], own: range, parts: int, first: int) -> Iterator[TaskRows]:
         """Yield the windows from index `first` on: leaves `[seeds, window, rows of the parts in own, length]`."""
-        source = _TaskWindows(self, seeds, own, parts)
+
+        def window(number: int) -> TaskRows:
+            steps = range(number * self.window, (number + 1) * self.window)
+            by_name = {name: [self.step(name, step, own, parts) for step in steps] for name in dict.fromkeys(seeds)}
+            rows: TaskRows = stacked([by_name[name] for name in seeds])
+            return rows
+
         options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
-        windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))
+        windows = iter(grain.MapDataset.range(2**31 // self.window).map(window).to_iter_dataset(options))
         windows.set_state({"next_index": first})
         return windows
 
@@ -106,24 +113,3 @@ class TaskFeed:
 
 
 NO_ROWS = Packing(np.zeros(0, np.int64), np.zeros(1, np.int64))
-
-
-@dataclasses.dataclass(frozen=True)
-class _TaskWindows:
-    """Data source for grain: item n is the n-th window of a feed."""
-
-    feed: TaskFeed
-    seeds: Sequence[tuple[int, int]]
-    own: range
-    parts: int
-
-    def __len__(self) -> int:
-        return 2**31 // self.feed.window
-
-    def __getitem__(self, number: int) -> TaskRows:
-        steps = range(number * self.feed.window, (number + 1) * self.feed.window)
-        by_name = {
-            name: [self.feed.step(name, step, self.own, self.parts) for step in steps] for name in dict.fromkeys(self.seeds)
-        }
-        by_seed = [TaskRows(*(np.stack(leaf) for leaf in zip(*by_name[name], strict=True))) for name in self.seeds]
-        return TaskRows(*(np.stack(leaf) for leaf in zip(*by_seed, strict=True)))

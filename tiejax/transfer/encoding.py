@@ -23,20 +23,20 @@ class Encoded(NamedTuple):
     were dropped with words beyond the maximum length.
     """
 
-    ids: Int[np.ndarray, "tokens"]
-    offsets: Int64[np.ndarray, "sentences+1"]
-    label: Int[np.ndarray, "tokens"]
+    ids: Int[np.ndarray, " tokens"]
+    offsets: Int64[np.ndarray, " sentences+1"]
+    label: Int[np.ndarray, " tokens"]
     cut_off: int
 
     @property
-    def lengths(self) -> Int64[np.ndarray, "sentences"]:
+    def lengths(self) -> Int64[np.ndarray, " sentences"]:
         """The number of tokens of each sentence."""
         return np.diff(self.offsets)
 
 
 def encode_texts(
     tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, texts: Sequence[str], max_length: int
-) -> tuple[Sequences, list[Int64[np.ndarray, "tokens"]]]:
+) -> tuple[Sequences, list[Int64[np.ndarray, " tokens"]]]:
     """Encode sentences with [CLS] and [SEP], cut at `max_length` tokens.
 
     Returns the tokens, and for each sentence the end positions in the text of the tokens between [CLS] and [SEP].
@@ -77,7 +77,7 @@ def encode(
     return Encoded(tokens.ids, tokens.offsets, asked, cut_off)
 
 
-def _places(ends: Int64[np.ndarray, "tokens"], words: Sequence[str], last: bool) -> list[int]:
+def _places(ends: Int64[np.ndarray, " tokens"], words: Sequence[str], last: bool) -> list[int]:
     """Return the index of the first (or `last`) token of each word. ends: end position of each token in the text.
 
     The first token of a word is the first that ends after the word begins; its last is the first that reaches its end.

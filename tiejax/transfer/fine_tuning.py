@@ -124,16 +124,6 @@ def start_members(
     return jax.jit(jax.vmap(start_seed))(seed_keys(seeds, conditions), encoders, jnp.asarray(rates, jnp.float32))
 
 
-def build_optimizer(objective: Objective, recipe: Recipe, steps: int) -> optax.GradientTransformation:
-    """Return AdamW with a separate learning rate for each member; a frozen encoder has zero updates."""
-    schedule = warm_up_and_decay(1.0, round(recipe.warm_up * steps), steps)
-    adamw = make_optimizer("adamw", schedule, recipe.weight_decay, eps=recipe.eps, decayed="matrices", own_rates=True)
-    if not objective.frozen:
-        return adamw
-    labels = {ENCODER: "frozen", HEAD: "trained"}
-    return optax.partition({"trained": adamw, "frozen": optax.set_to_zero()}, lambda params: labels)
-
-
 def build_ensemble(
     objective: Objective,
     recipe: Recipe,
@@ -144,9 +134,16 @@ def build_ensemble(
     rates: Float[np.ndarray, "seeds arms"],
     devices: int = 1,
 ) -> training.Ensemble:
-    """Return the ensemble that fine-tunes these members; arguments as in `start_members`."""
+    """Return the ensemble that fine-tunes these members; arguments as in `start_members`.
+
+    Each member has its own learning rate; a frozen encoder has zero updates.
+    """
     steps = max(1, round(recipe.epochs * feed.steps_of_epoch))
-    optimizer = build_optimizer(objective, recipe, steps)
+    schedule = warm_up_and_decay(1.0, round(recipe.warm_up * steps), steps)
+    optimizer = make_optimizer("adamw", schedule, recipe.weight_decay, eps=recipe.eps, decayed="matrices", own_rates=True)
+    if objective.frozen:
+        labels = {ENCODER: "frozen", HEAD: "trained"}
+        optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, lambda params: labels)
 
     def measure(params: PyTree, rows: TaskRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
         _, metrics = objective.loss(params, rows, None)

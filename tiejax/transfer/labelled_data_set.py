@@ -7,12 +7,14 @@ import tensorflow_datasets as tfds
 from tiejax.system.visible import cut
 from tiejax.text.data_sets import open_builder
 from tiejax.text.errors import CorpusError
-from tiejax.transfer.errors import TaskError
-from tiejax.transfer.read import Labelled
+from tiejax.transfer.read import Labelled, TaskError
 
 
 def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[str, list[Labelled]]:
-    """Return the labelled sentences of every split of `tfds:NAME`, labelled by class names. Raises TaskError."""
+    """Return the labelled sentences of every split of `tfds:NAME`, labelled by class names. Raises TaskError.
+
+    The split `validation` is renamed to `development`.
+    """
 
     def check(builder: Any) -> None:
         if missing := [feature for feature in (text, label) if feature not in builder.info.features]:
@@ -33,7 +35,9 @@ def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[
         return _as_text(value)
 
     found = {
-        split: [Labelled((_as_text(row[text]),), (named(row[label]),)) for row in builder.as_data_source(split)]
+        "development" if split == "validation" else split: [
+            Labelled((_as_text(row[text]),), (named(row[label]),)) for row in builder.as_data_source(split)
+        ]
         for split in builder.info.splits
     }
     if isinstance(classes, tfds.features.ClassLabel):

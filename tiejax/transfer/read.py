@@ -12,12 +12,15 @@ from typing import Literal, NamedTuple
 from tiejax.system.files import read_bytes
 from tiejax.system.visible import cut
 from tiejax.text.files import text_of
-from tiejax.transfer.errors import TaskError
 
 CONLLU, JSON_LINES = (".conllu",), (".jsonl", ".json", ".ndjson")
 SEPARATED = {".csv": ",", ".tsv": "\t"}
 NO_SPACE = "SpaceAfter=No"
 CLOSES, OPENS = re.compile(r"[,.;:!?%)\]}]+|['\u2019]\w*|n['\u2019]t", re.IGNORECASE), re.compile(r"[(\[{$]+")
+
+
+class TaskError(ValueError):
+    """A task or one of its files cannot be used. The message is one line that begins with the setting or file at fault."""
 
 
 class Labelled(NamedTuple):

@@ -13,8 +13,7 @@ import lazy_loader
 from tiejax.system.visible import cut
 from tiejax.text.corpus import sentences
 from tiejax.text.standard_library import StandardLibrary
-from tiejax.transfer.errors import TaskError
-from tiejax.transfer.read import Labelled, is_tagged, read_labelled
+from tiejax.transfer.read import Labelled, TaskError, is_tagged, read_labelled
 
 # TFDS is slow to import: it is imported at its first use.
 labelled_data_set = lazy_loader.load("tiejax.transfer.labelled_data_set", suppress_warning=True)
@@ -82,7 +81,11 @@ def _hash(sentence: Labelled) -> str:
 
 def _splits(files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]:
     given = {split: getattr(files, split) for split in SPLITS}
-    own = _tfds_examples(files.train[0], files, tfds_dir) if files.train[0].startswith(TFDS) else {}
+    own = (
+        labelled_data_set.read_splits(files.train[0], files.text, files.label, tfds_dir)
+        if files.train[0].startswith(TFDS)
+        else {}
+    )
     splits = {split: _read(names, split, files, tfds_dir) for split, names in given.items() if names and split != "train"}
     splits = {split: own[split] for split in SPLITS if split in own} | splits
     if all(split in splits for split in SPLITS[1:]):
@@ -94,7 +97,7 @@ def _splits(files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]
 def _read(names: Sequence[str], split: str, files: TaskFiles, tfds_dir: str | None) -> list[Labelled]:
     if not names[0].startswith(TFDS):
         return read_labelled(names, files.text, files.label)
-    found = _tfds_examples(names[0], files, tfds_dir)
+    found = labelled_data_set.read_splits(names[0], files.text, files.label, tfds_dir)
     if split not in found:
         raise TaskError(f"{names[0]}: has no labelled {split} split; it has {', '.join(found)}")
     return found[split]
@@ -129,9 +132,3 @@ def _part_of(file: Path) -> str:
         return "topics"
     package = re.search(r"python3?\.?\d*[a-z]*/(\w+)/", str(file).lower())
     return package.group(1) if package else file.stem
-
-
-def _tfds_examples(name: str, files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]:
-    """Return the labelled sentences of every split of `tfds:NAME`; `validation` is renamed to `development`."""
-    by_split = labelled_data_set.read_splits(name, files.text, files.label, tfds_dir)
-    return {("development" if split == "validation" else split): rows for split, rows in by_split.items()}

@@ -1,6 +1,4 @@
 from .across import check_leafwise as check_leafwise
-from .assertion import assert_tied as assert_tied
-from .count import count_parameters as count_parameters
 from .errors import TieError as TieError
 from .find import find_ties as find_ties
 from .find import tie_between as tie_between
@@ -14,10 +12,8 @@ from .layer_ties import Gradient as Gradient
 from .layer_ties import Rule as Rule
 from .layer_ties import Start as Start
 from .layer_ties import choose as choose
-from .layer_ties import choose_resolved as choose_resolved
 from .layer_ties import start_ties as start_ties
 from .layer_ties import wiring as wiring
-from .load import load_full as load_full
 from .owner import LayerTies as LayerTies
 from .owner import Move as Move
 from .owner import Owner as Owner
@@ -38,6 +34,11 @@ from .policies import Keep as Keep
 from .policies import New as New
 from .policies import Policy as Policy
 from .resize import resize_state as resize_state
+from .saving import load_full as load_full
+from .saving import ties_from_json as ties_from_json
+from .saving import ties_to_json as ties_to_json
+from .store import assert_tied as assert_tied
+from .store import count_parameters as count_parameters
 from .store import equal_leaves as equal_leaves
 from .store import store as store
 from .store import tied_loss as tied_loss
@@ -48,8 +49,6 @@ from .switched import copy_to_targets as copy_to_targets
 from .switched import global_norm as global_norm
 from .switched import leaf_squares as leaf_squares
 from .tie import Tie as Tie
-from .tie_json import ties_from_json as ties_from_json
-from .tie_json import ties_to_json as ties_to_json
 from .tied_gradient import collect as collect
 from .tied_gradient import gradients_by_use as gradients_by_use
 from .tied_gradient import symmetrise as symmetrise

@@ -46,10 +46,12 @@ def find_ties(tree: PyTree, equal: bool = True) -> list[Tie]:
                 f"{path} is a {library}.{name}, not an array of numpy or jax; convert the leaves first, as with "
                 "leaf.detach().numpy() for a tensor of torch"
             )
-    leaves = {path: leaf for path, leaf in leaves.items() if _is_array(leaf)}
+    arrays = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, np.ndarray | jax.Array)}
     sources: dict[Any, str] = {}
     ties = []
-    for path, leaf in leaves.items():
+    for path, leaf in arrays.items():
+        if isinstance(leaf, jax.core.Tracer):
+            continue
         as_source, as_target = _fingerprints(leaf, equal)
         found = next(((sources[key], transform) for key, transform in as_target if key in sources), None)
         if found is not None:
@@ -57,10 +59,6 @@ def find_ties(tree: PyTree, equal: bool = True) -> list[Tie]:
         else:
             sources |= dict.fromkeys(as_source, path)
     return ties
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray | jax.Array) and not isinstance(leaf, jax.core.Tracer)
 
 
 def _fingerprints(leaf: Any, equal: bool) -> tuple[list[Any], list[tuple[Any, TransformName]]]:

@@ -42,11 +42,15 @@ def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
         return LayerTies(untied, untied == 0, all_first)
     if start == "told-tied":
         return LayerTies(untied, every, all_first)
-    return published_rule.start_tied(layers) if rule == "published" else LayerTies(all_first, every, all_first)
+    return LayerTies(all_first, untied == 0 if rule == "published" else every, all_first)
 
 
 def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
     """Apply an action of the agent: `layer` becomes a copy of the earlier layer `choice`, or independent if they are equal.
+
+    Under the rule `resolved`, owners change as in `choose_owner`, and the agent observes the owners. A layer that started
+    frozen trains once the agent has chosen for it. A layer that started independent but was observed as a copy is observed as a
+    copy until then.
 
     Args:
         ties: The current ties.
@@ -62,15 +66,6 @@ def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
     """
     if rule == "published":
         return published_rule.choose(ties, layer, choice)
-    return choose_resolved(ties, layer, choice)
-
-
-def choose_resolved(ties: LayerTies, layer: int, choice: int) -> LayerTies:
-    """Apply an action under the rule `resolved`: owners change as in `choose_owner`, and the agent observes the owners.
-
-    A layer that started frozen trains once the agent has chosen for it. A layer that started independent but was observed as a
-    copy is observed as a copy until then.
-    """
     owner, chosen = choose_owner(ties.owner, layer, choice), np.arange(len(ties.owner)) == layer
     true = chosen | (ties.observation == ties.owner)
     return LayerTies(owner, ties.trains | chosen, np.where(true, owner, ties.observation).astype(np.int32))

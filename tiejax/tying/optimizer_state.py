@@ -20,7 +20,7 @@ import numpy as np
 
 from tiejax.tying import transforms
 from tiejax.tying.errors import TieError
-from tiejax.tying.tie import PyTree, Tie, apply_transform, invert_transform, leaves_by_path, path_name, state_tie
+from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, path_name, state_tie
 from tiejax.tying.transforms import TRANSFORMS, Shape, described
 
 Keys = tuple[Any, ...]
@@ -267,7 +267,7 @@ def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, s
     if by is None or by.transform == "identity":
         found = leaf
     elif not to.classes:
-        found = invert_transform(by, leaf, like) if back else apply_transform(by, leaf)
+        found = transforms.put(by.transform, like, leaf) if back else apply_transform(by, leaf)
     else:
         found = _moved(by, leaves, to, like, shape, back)
     wanted, dtype = shape_and_dtype(like)
@@ -294,7 +294,7 @@ def _moved(by: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, shape: 
         return _moved_reduction(by, leaves, to, shape, back)
 
     def move(leaf: Any, source: Any) -> Any:
-        return invert_transform(by, leaf, source) if back else apply_transform(by, leaf)
+        return transforms.put(by.transform, source, leaf) if back else apply_transform(by, leaf)
 
     source = like if back else leaf
     stack, own = jnp.shape(source)[: jnp.ndim(source) - len(shape)], jnp.shape(source)[jnp.ndim(source) - len(shape) :]

@@ -40,12 +40,6 @@ import numpy as np
 from tiejax.tying.owner import LayerTies, Storage, Wiring, slots, stack_size
 
 
-def start_tied(layers: int) -> LayerTies:
-    """Return the ties of a stack in which all layers are copies of layer 0 and only layer 0 trains."""
-    first = np.zeros(layers, np.int32)
-    return LayerTies(first, np.arange(layers) == 0, first)
-
-
 def choose(ties: LayerTies, layer: int, choice: int) -> LayerTies:
     """Apply an action: `layer` copies the earlier layer `choice` or, if they are equal, trains the weights that it reads."""
     chosen = np.arange(len(ties.owner)) == layer

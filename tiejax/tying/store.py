@@ -1,18 +1,20 @@
 """Permanent ties: `store` keeps each distinct array once, and `view` rebuilds the model's full tree from it."""
 
 import functools
-from collections.abc import Callable
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from tiejax.tying.dropped import with_targets
 from tiejax.tying.errors import TieError
-from tiejax.tying.leaves import bits, is_concrete, is_label
-from tiejax.tying.lost import check_kept, snapshot
-from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path
-from tiejax.tying.ties import TiesLike, as_ties, resolve_full, resolve_leaves
-from tiejax.tying.weighted import weighted
+from tiejax.tying.leaves import NNX_SUFFIX, bits, is_array, is_concrete, is_label, tieable
+from tiejax.tying.patterns import reached
+from tiejax.tying.tie import PyTree, apply_transform, leaves_by_path, path_name, weighted
+from tiejax.tying.ties import TiesLike, as_ties, resolve, resolve_full, resolve_leaves
 
 
 def store(params: PyTree, ties: TiesLike) -> PyTree:
@@ -127,11 +129,7 @@ def tied_loss(loss: Callable[..., Any], ties: TiesLike) -> Callable[..., Any]:
 
     @functools.wraps(loss)
     def loss_of_stored(stored: PyTree, *args: Any, **kwargs: Any) -> Any:
-        params = view(stored, ties)
-        before = snapshot(params)
-        result = loss(params, *args, **kwargs)
-        check_kept(before, result)
-        return result
+        return call(loss, view(stored, ties), *args, **kwargs)
 
     return loss_of_stored
 
@@ -156,3 +154,155 @@ def equal_leaves(params: PyTree, ties: TiesLike) -> dict[str, bool]:
         tie.target: bits(apply_transform(tie, leaves[tie.source])).tobytes() == bits(leaves[tie.target]).tobytes()
         for tie in resolve_full(ties, params)
     }
+
+
+def count_parameters(params: PyTree, ties: TiesLike = ()) -> int:
+    """Count the entries of all arrays, those of a tied array once.
+
+    Args:
+        params: Full or stored parameters: arrays, or shapes and dtypes. Other leaves, such as functions, count as 0.
+        ties: Ties between leaves of `params`; `find_ties(params, equal=False)` finds leaves that are one array.
+
+    Returns:
+        The number of entries.
+
+    Raises:
+        TieError: The ties do not fit `params`.
+
+    Examples:
+        >>> import numpy as np
+        >>> params = {"embed": np.ones((5, 2)), "head": np.ones((2, 5)), "bias": np.zeros(5)}
+        >>> count_parameters(params), count_parameters(params, Tie("embed", "head", transform="transpose"))
+        (25, 15)
+    """
+    targets = {tie.target for tie in resolve(ties, params)}
+    leaves = leaves_by_path(params)[0]
+    return sum(math.prod(leaf.shape) for path, leaf in leaves.items() if is_array(leaf) and path not in targets)
+
+
+def assert_tied(params: PyTree, ties: TiesLike, atol: float = 0.0) -> None:
+    """Raise TieError unless the two leaves of every tie are equal; NaN equals NaN. Leaves may be on different devices.
+
+    In a compiled function the comparison becomes part of the program, and the error is raised on the host when its result
+    arrives; jax then wraps it in another exception that quotes this message. Every call waits for the host, so do not use
+    the assertion in code that is timed.
+
+    Args:
+        params: Full parameters, traced or not.
+        ties: A tie or several, between leaves of `params`.
+        atol: The largest difference between two floating-point entries that counts as equal; others must be the same.
+
+    Raises:
+        TieError: The leaves of a tie differ, the ties do not fit `params`, or `params` are stored.
+        ValueError: `atol` is negative or NaN.
+    """
+    if not atol >= 0:
+        raise ValueError(f"atol: expected a number >= 0, got {atol}")
+    leaves, _ = leaves_by_path(params)
+    resolved = resolve_full(ties, params)
+    equal = [_equal(apply_transform(tie, leaves[tie.source]), leaves[tie.target], atol) for tie in resolved]
+    names = [str(tie) for tie in resolved]
+    if any(isinstance(one, jax.core.Tracer) for one in equal):
+        jax.debug.callback(lambda *found: _raise_unless(found, names), *equal)
+    else:
+        _raise_unless(equal, names)
+
+
+def _equal(one: Any, other: Any, atol: float) -> Any:
+    traced = any(isinstance(x, jax.core.Tracer) for x in (one, other))
+    if not traced:
+        one, other = jax.device_get((one, other))  # they may be on different devices
+    if not jnp.issubdtype(jnp.result_type(one), jnp.inexact):
+        return jnp.array_equal(one, other)
+    numpy: Any = jnp if traced else np  # which keeps float64, and numbers that are too small for other devices
+    equal = (one == other) | (numpy.isnan(one) & numpy.isnan(other))
+    if atol > 0:
+        equal |= numpy.abs(numpy.subtract(one, other)) <= atol
+    return numpy.all(equal)
+
+
+def _raise_unless(equal: Sequence[Any], names: Sequence[str]) -> None:
+    different = [name for name, is_equal in zip(names, equal, strict=True) if not is_equal]
+    if different:
+        others = f"; so do those of {len(different) - 1} more ties" if different[1:] else ""
+        raise TieError(f"{different[0]}: the values of the two leaves differ{others}")
+
+
+def with_targets(stored: PyTree, leaves: Mapping[str, Any], ties: TiesLike) -> PyTree:
+    """Return stored parameters with `None` at every target whose key is missing from its dictionary.
+
+    A tree that holds `None` anywhere has kept its keys and is returned as it is. So are trees whose missing part is not in
+    dictionaries; `resolve` then names the missing leaf. Ties with several targets by pattern cannot be filled: a pattern does
+    not name what is missing.
+
+    Args:
+        stored: Stored parameters.
+        leaves: Their leaves by path.
+        ties: The ties that were passed to `store`.
+
+    Returns:
+        A tree of the same containers.
+    """
+    if any(leaf is None for leaf in leaves.values()):
+        return stored
+    pairs = [(tie.source, tie.target) for tie in as_ties(ties)]
+    found = reached(pairs, leaves, tieable(leaves))
+    if all(target in leaves for target in found):
+        return stored
+    levels = {path_name(path): len(path) for path, _ in jax.tree_util.tree_flatten_with_path(stored)[0]}
+    for target, source in found.items():
+        if target not in levels:
+            levels[target] = levels[source]
+            stored = _with_none(stored, _keys(stored, target, levels[target]))
+    return stored
+
+
+def _keys(tree: PyTree, path: str, depth: int) -> list[str]:
+    """Return the keys that lead to a missing leaf.
+
+    If keys of the tree contain slashes, as the names of Haiku's modules or of a flat dictionary, there are as many keys as on
+    the way to the tie's source, `depth`, and the first one takes the remaining slashes.
+    """
+    has_slashes = isinstance(tree, Mapping) and any("/" in str(key) for key in tree)
+    return path.rsplit("/", depth - 1) if has_slashes else path.split("/")
+
+
+def _with_none(tree: Any, keys: list[str]) -> Any:
+    """Return nested dictionaries with `None` under a sequence of keys; anything else unchanged."""
+    if not isinstance(tree, Mapping):
+        return tree
+    key = next((own for own in tree if str(own) == keys[0]), keys[0])
+    inner = _with_none(tree.get(key, {}), keys[1:]) if keys[1:] else None
+    return type(tree)({**tree, key: inner})  # type: ignore[call-arg]
+
+
+def call(loss: Callable[..., Any], params: PyTree, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a loss; raise TieError if it changes NNX variables of `params` and does not return their new values.
+
+    Transforms of NNX inside a loss replace the values of all variables that they see, parameters included, by equal ones. If
+    parameters have changed, other variables are therefore taken for changed only if their values differ, or are traced.
+    """
+    nnx: Any = sys.modules.get("flax.nnx")  # a tree of NNX exists only if NNX was imported; others do not change in place
+    if nnx is None:
+        return loss(params, *args, **kwargs)
+    pairs = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda node: isinstance(node, nnx.Variable))
+    before = [(path_name(path), leaf, leaf.get_raw_value()) for path, leaf in pairs if isinstance(leaf, nnx.Variable)]
+    result = loss(params, *args, **kwargs)
+    changed = [(path, variable, value) for path, variable, value in before if variable.get_raw_value() is not value]
+    returned = {id(leaf) for leaf in jax.tree.leaves(result)}
+    replaced = any(isinstance(variable, nnx.Param) for _, variable, _ in changed)
+    for path, variable, value in changed:
+        now = variable.get_raw_value()
+        if isinstance(variable, nnx.Param) or id(now) in returned or (replaced and _are_equal(now, value)):
+            continue
+        raise TieError(
+            f"the loss changed {path.removesuffix(NNX_SUFFIX)} of a copy of the module, and the change would be lost; tie "
+            "the module itself, with tiejax.nnx.tie(model, ties), or return the changed state from the loss"
+        )
+    return result
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    """Return whether two values are known to be equal."""
+    traced = any(isinstance(x, jax.core.Tracer) for x in (one, other))
+    return not traced and np.array_equal(bits(one), bits(other))

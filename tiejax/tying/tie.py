@@ -5,15 +5,46 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from tiejax.tying import transforms
 from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_label, is_partition
-from tiejax.tying.shardings import partition_of_target
-from tiejax.tying.transforms import AnyTransform
-from tiejax.tying.weighted import Weight, hashable
+from tiejax.tying.transforms import AnyTransform, described, keeps_places, parts
 
 PyTree = Any
+Weight = float | jax.Array | np.ndarray
+
+
+@jax.custom_jvp
+def weighted(x: Any, weight: Weight) -> Any:
+    """Return `x` bit for bit, with a derivative that is `weight` times that of `x`."""
+    return x
+
+
+@weighted.defjvp
+def _weighted_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    x, weight = primals
+    return x, scale(weight, tangents[0])
+
+
+def scale(weight: Weight, gradient: Any) -> Any:
+    """Return `weight` times a gradient, in the gradient's dtype."""
+    return gradient if isinstance(weight, int | float) and weight == 1 else (weight * gradient).astype(gradient.dtype)
+
+
+def broadcasts_to(weight: Weight, shape: tuple[Any, ...]) -> bool:
+    """Whether a weight broadcasts to an array of this shape, which may be symbolic, without changing its shape."""
+    own = np.shape(weight)
+    return len(own) <= len(shape) and all(one in (1, size) for one, size in zip(reversed(own), reversed(shape), strict=False))
+
+
+def hashable(weight: Weight) -> Any:
+    """Return a value that represents a weight in comparisons and hashes; a traced weight equals only itself."""
+    if isinstance(weight, jax.core.Tracer):
+        return id(weight)
+    array = np.asarray(weight)
+    return (array.shape, array.dtype.name, array.tobytes()) if array.ndim else array.item()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,11 +153,6 @@ def apply_transform(tie: Tie, x: Any) -> Any:
     return transforms.apply(tie.transform, x)
 
 
-def invert_transform(tie: Tie, x: Any, source: Any = None) -> Any:
-    """Map an array of the target to the source's layout; entries that the target does not read are those of `source`."""
-    return transforms.put(tie.transform, source, x)
-
-
 def adjoint_transform(tie: Tie, gradient: Any, source: Any) -> Any:
     """Map the gradient of the target's use to the source's layout; raises TieError if the transform is not linear."""
     return with_name(tie, transforms.adjoint, tie.transform, gradient, source)
@@ -168,3 +194,39 @@ def leaves_by_path(tree: PyTree) -> tuple[dict[str, Any], Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise TieError(f"two leaves have the path {twice}; rename one so that a tie can tell them apart")
     return leaves, treedef
+
+
+def partition_of_target(transform: AnyTransform, partition: Any) -> Any:
+    """Return the partition of the target's array.
+
+    A `PartitionSpec` must have an entry for every axis, unless it is empty (replicated): it does not say how many axes the
+    array has.
+
+    Args:
+        transform: The transform of the tie.
+        partition: The source's `PartitionSpec` or sharding.
+
+    Returns:
+        A partition of the same type.
+
+    Raises:
+        TieError: The target's partition cannot be derived.
+    """
+    if keeps_places(transform) or isinstance(partition, SingleDeviceSharding):
+        return partition
+    if isinstance(partition, NamedSharding):
+        spec = partition_of_target(transform, partition.spec)
+        return NamedSharding(partition.mesh, spec, memory_kind=partition.memory_kind)
+    if not isinstance(partition, PartitionSpec):
+        raise TieError(f"{described(transform)} of a {type(partition).__name__} is not known; use a NamedSharding")
+    axes: Any = tuple(partition)
+    if all(axis is None for axis in axes):
+        return PartitionSpec()
+    for part in parts(transform):
+        axes = part.partition(axes)
+        if axes is None:
+            raise TieError(
+                f"{described(transform)} of {partition} is not known; write an entry for every axis, as in P('x', None), or "
+                "give the target's partition yourself"
+            )
+    return PartitionSpec(*axes)

@@ -21,11 +21,9 @@ import numpy as np
 
 from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_trained
-from tiejax.tying.lost import check_kept, snapshot
-from tiejax.tying.store import store, view
-from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, state_tie
+from tiejax.tying.store import call, store, view
+from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, scale, state_tie
 from tiejax.tying.ties import TiesLike, resolve_full
-from tiejax.tying.weighted import scale
 
 Switches = jax.Array | np.ndarray | np.bool_ | bool | Sequence[bool]  # boolean, [] or [ties]
 
@@ -120,11 +118,7 @@ def gradients_by_use(
     trained = {path: leaf for path, leaf in leaves.items() if is_trained(leaf)}
 
     def loss_of_trained(trained: dict[str, Any]) -> Any:
-        params = jax.tree_util.tree_unflatten(treedef, (leaves | trained).values())
-        before = snapshot(params)
-        result = loss(params, *args, **kwargs)
-        check_kept(before, result)
-        return result
+        return call(loss, jax.tree_util.tree_unflatten(treedef, (leaves | trained).values()), *args, **kwargs)
 
     found = jax.grad(loss_of_trained, has_aux=has_aux)(trained)
     grads, aux = found if has_aux else (found, None)

@@ -11,9 +11,8 @@ from tiejax.tying import transforms
 from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_array, is_label, is_number, is_partition, nnx_variables, tieable
 from tiejax.tying.patterns import completed, expand, listed, nearest, reached
-from tiejax.tying.tie import PyTree, Tie, leaves_by_path, with_name
+from tiejax.tying.tie import PyTree, Tie, broadcasts_to, hashable, leaves_by_path, with_name
 from tiejax.tying.transforms import TRANSFORMS, compose, described
-from tiejax.tying.weighted import broadcasts_to, hashable
 
 TiesLike = Tie | Sequence[Tie]  # one tie or several; `Ties` is a sequence of them
 

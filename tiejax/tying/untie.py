@@ -43,6 +43,8 @@ from tiejax.tying.tie import PyTree, Tie, leaves_by_path
 from tiejax.tying.ties import TiesLike, resolve, resolve_full
 from tiejax.tying.transforms import Shape, entries_read, reads_part
 
+CHOICES = {"policy": POLICIES, "new": get_args(New), "keep": get_args(Keep)}
+
 
 @runtime_checkable
 class Optimizer(Protocol):
@@ -149,9 +151,7 @@ def untie(
         >>> sorted(params), sorted(opt_state[0].mu)
         (['embed', 'head'], ['embed', 'head'])
     """
-    _check_arguments("untie(optimizer, stored, opt_state, ties)", optimizer, stored, opt_state, ties)
-    _check_choice("policy", policy, POLICIES)
-    _check_choice("new", new, get_args(New))
+    _check("untie(optimizer, stored, opt_state, ties)", optimizer, stored, opt_state, ties, policy=policy, new=new)
     params = untie_parameters(stored, ties)
     resolved, states = resolve(ties, params), with_state(opt_state, stored)
     old = leaves_by_path(fitted(opt_state, shapes_of_init(optimizer, trained(stored, states))))[0]
@@ -260,8 +260,7 @@ def retie(
         >>> stored["embed"].tolist(), stored["head"]
         ([2.0, 3.0], None)
     """
-    _check_arguments("retie(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties)
-    _check_choice("keep", keep, get_args(Keep))
+    _check("retie(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties, keep=keep)
     resolved, states, shapes = resolve_full(ties, params), with_state(opt_state, params), shapes_by_path(params)
     old = fitted(opt_state, shapes_of_init(optimizer, trained(params, states)))
     owned, targets = owned_leaves(old, params), {tie.target for tie in resolved}
@@ -302,9 +301,7 @@ def untie_switched(
         TieError: See `untie`.
         ValueError: An unknown policy.
     """
-    _check_arguments("untie_switched(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties)
-    _check_choice("policy", policy, POLICIES)
-    _check_choice("new", new, get_args(New))
+    _check("untie_switched(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties, policy=policy, new=new)
     resolved, whole = resolve_full(ties, params), trained(params, with_state(opt_state, params))
     opt_state = fitted(opt_state, jax.eval_shape(optimizer.init, whole))
     owned = owned_leaves(opt_state, params)
@@ -338,8 +335,7 @@ def retie_switched(
             two leaves in it cannot be joined.
         ValueError: An unknown value of `keep`.
     """
-    _check_arguments("retie_switched(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties)
-    _check_choice("keep", keep, get_args(Keep))
+    _check("retie_switched(optimizer, params, opt_state, ties)", optimizer, params, opt_state, ties, keep=keep)
     resolved, shapes, whole = resolve_full(ties, params), shapes_by_path(params), trained(params, with_state(opt_state, params))
     opt_state = fitted(opt_state, jax.eval_shape(optimizer.init, whole))
     owned_states = owned_leaves(opt_state, params)
@@ -434,29 +430,29 @@ def trained(params: PyTree, states: set[str]) -> PyTree:
     return jax.tree_util.tree_unflatten(treedef, kept)
 
 
-def _check_arguments(call: str, optimizer: Any, params: PyTree, opt_state: PyTree, ties: TiesLike) -> None:
-    """Raise TieError if the optimizer is none, or of NNX, or the parameters and their optimizer state are swapped."""
+def _check(call: str, optimizer: Any, params: PyTree, opt_state: PyTree, ties: TiesLike, **choices: str) -> None:
+    """Raise TieError for an optimizer that is none, or of NNX, or for swapped arguments, and ValueError for a wrong choice."""
     if any(map(_of_nnx, (optimizer, *jax.tree.leaves(opt_state, is_leaf=_of_nnx)))):
         function = call.partition("(")[0].removesuffix("_switched")
         raise TieError(f"the optimizer is an nnx.Optimizer; write tiejax.nnx.{function}(model, optimizer, ...)")
     if not isinstance(optimizer, Optimizer):
         found = f"optimizer: expected an optax optimizer, with init and update, got {type(optimizer).__name__}"
         raise TieError(f"{found}; the arguments are {call}")
+    if not _resolves(ties, params) and _resolves(ties, opt_state):
+        raise TieError(f"the parameters and the optimizer state are swapped; the arguments are {call}")
+    for name, value in choices.items():
+        if value not in CHOICES[name]:
+            raise ValueError(f"{name}: expected one of {', '.join(CHOICES[name])}, got {value!r}")
+
+
+def _resolves(ties: TiesLike, tree: PyTree) -> bool:
     try:
-        resolve(ties, params)
+        resolve(ties, tree)
     except TieError:
-        try:
-            resolve(ties, opt_state)
-        except TieError:
-            return  # the first error is raised again, where the ties are resolved
-        raise TieError(f"the parameters and the optimizer state are swapped; the arguments are {call}") from None
+        return False
+    return True
 
 
 def _of_nnx(node: Any) -> bool:
     """Whether a node is an optimizer of NNX, or a variable of its state."""
     return any(base.__module__.startswith("flax.nnx.training") for base in type(node).__mro__)
-
-
-def _check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")

@@ -9,6 +9,7 @@ from two_tables import NAMES, make, pair, results_of
 from tiejax.checkpoints.diagnose import relation
 from tiejax.checkpoints.diagnose.checkpoint import open_tables
 from tiejax.checkpoints.diagnose.options import Options
+from tiejax.checkpoints.diagnose.relation import standing
 
 
 def test_long_tables_are_scored_on_sampled_tokens(tmp_path, monkeypatch):
@@ -39,3 +40,21 @@ def test_progress_counts_every_row_once(tmp_path):
     }
     for seen in calls.values():
         assert all(before < after for (before, _), (after, _) in itertools.pairwise(seen))
+
+
+@pytest.mark.parametrize(
+    ("least_squares", "overlap", "chance", "expected"),
+    [
+        (0.8, 0.8, 0.1, "near"),
+        (0.719, 0.733, 0.1, "near"),
+        (0.8, 0.6, 0.1, "between"),
+        (0.6, 0.6, 0.1, "between"),
+        (0.8, 0.1, 0.1, "between"),
+        (0.3, 0.1, 0.1, "apart"),
+        (0.9, 0.1, 0.6, "apart"),  # least squares would map any two tables
+        (0.9, 0.8, 0.6, "near"),
+        (None, 0.8, 0.1, "near"),
+    ],
+)
+def test_standing(least_squares, overlap, chance, expected):
+    assert standing(least_squares, overlap, chance) == expected

@@ -10,9 +10,9 @@ from processes import end, start_python
 
 from tiejax.checkpoints.check import check_folder
 from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
-from tiejax.checkpoints.hub import reading
+from tiejax.checkpoints.hub import reading, stored
 from tiejax.checkpoints.hub.weights import load
-from tiejax.checkpoints.rewrite import factorise, stored, tie, untie
+from tiejax.checkpoints.rewrite import factorise, tie, untie
 from tiejax.system.memory import machine_memory, size_words
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"

@@ -15,9 +15,8 @@ from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import budget as budgets
 from tiejax.checkpoints.rewrite import spectrum as spectra
-from tiejax.checkpoints.rewrite.factorise import factorise
+from tiejax.checkpoints.rewrite.factorise import factorise, token_weights
 from tiejax.checkpoints.rewrite.factors import factors
-from tiejax.checkpoints.rewrite.token_weights import token_weights
 from tiejax.checkpoints.rewrite.untie import untie
 
 OPT = "model.decoder."

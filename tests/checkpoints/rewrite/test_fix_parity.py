@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from tiejax.checkpoints.check import check_folder  # noqa: E402
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, WEIGHTS, open_checkpoint  # noqa: E402
 from tiejax.checkpoints.hub.errors import CheckpointError  # noqa: E402
+from tiejax.checkpoints.hub.stored import stored_tables  # noqa: E402
 from tiejax.checkpoints.rewrite.fix import fix  # noqa: E402
-from tiejax.checkpoints.rewrite.stored import stored_tables  # noqa: E402
 from tiejax.checkpoints.rewrite.untie import untie  # noqa: E402
 
 pytestmark = pytest.mark.parity

@@ -17,8 +17,7 @@ from tiejax.checkpoints.hub.checkpoint import INDEX, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import rewrite as rewriting
 from tiejax.checkpoints.rewrite.factorise import factorise
-from tiejax.checkpoints.rewrite.new_folder import new_folder
-from tiejax.checkpoints.rewrite.rewrite import Part, rewrite
+from tiejax.checkpoints.rewrite.rewrite import Part, new_folder, rewrite
 from tiejax.checkpoints.rewrite.tie import tie
 from tiejax.checkpoints.rewrite.untie import untie
 

@@ -13,10 +13,10 @@ from tiejax.checkpoints.check import check_folder
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.tables import HubTable
-from tiejax.checkpoints.rewrite import logits as logits_module
-from tiejax.checkpoints.rewrite.logits import moved
+from tiejax.checkpoints.rewrite import tie_report
 from tiejax.checkpoints.rewrite.one_table import distances, one_table
 from tiejax.checkpoints.rewrite.tie import plan, tie
+from tiejax.checkpoints.rewrite.tie_report import moved
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 UNTIED = {"model_type": "llama", "tie_word_embeddings": False, "vocab_size": 23}
@@ -113,7 +113,7 @@ BENT = {
 @pytest.mark.parametrize("kind", BENT)
 def test_logits_and_losses_by_hand(tmp_path, monkeypatch, kind, together):
     """Logits with a bias and a factor or a cap, and different states before and after."""
-    monkeypatch.setattr(logits_module, "TOGETHER", together)
+    monkeypatch.setattr(tie_report, "TOGETHER", together)
     first, second = tables(tmp_path, values(), values(seed=1))
     before, after = values(40, 4, seed=2), values(40, 4, seed=3)
     bias, targets = values(23, 1, seed=4)[:, 0], np.arange(40) % 23

@@ -21,8 +21,7 @@ from tiejax.lab.runs import manifest
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import text
-from tiejax.lab.studies.layer_tying.files import read_weights
-from tiejax.lab.studies.layer_tying.model import build_model
+from tiejax.lab.studies.layer_tying.model import build_model, read_weights
 from tiejax.lab.studies.layer_tying.settings import Settings
 
 pytestmark = pytest.mark.slow

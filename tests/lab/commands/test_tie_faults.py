@@ -11,8 +11,8 @@ from safetensors.numpy import load_file
 
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.rewrite import states
-from tiejax.checkpoints.rewrite.last_norm import last_norm
 from tiejax.checkpoints.rewrite.one_table import Distances
+from tiejax.checkpoints.rewrite.states import last_norm
 from tiejax.checkpoints.rewrite.tie_report import Moved, Report
 from tiejax.lab.commands import tie as command
 from tiejax.lab.settings.command_line import BadInput

@@ -1,6 +1,7 @@
 """A comparison as its user runs it: functions that are refused, results, forks, kills and resumption."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from comparison_model import ARGUMENTS, comparison, init, loss
-from processes import end, start_python, wait_until
+from processes import end, processes_of_one_run, start_python, wait_until
 
 from tiejax import Tie
 from tiejax.lab import tied, untie_at, untied
@@ -19,19 +20,18 @@ from tiejax.lab.comparison.comparison import simple_study
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay
 from tiejax.lab.comparison.page import in_words
 from tiejax.lab.comparison.settings import Settings
-from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs import entry
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import with_defaults
 from tiejax.statistics.claims import Claim
-from tiejax.training.example_feed import ExampleFeed
 from tiejax.training.keys import stream
+from tiejax.training.sources import ExampleFeed
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch, tmp_path):
     """In this process, in which jax has started."""
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)
     monkeypatch.setattr(sys, "argv", ["test"])
     monkeypatch.chdir(tmp_path)
 
@@ -101,7 +101,6 @@ def test_a_model_that_is_too_large_is_refused_with_its_size(tmp_path):
 def outcome(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)
         patch.setattr(sys, "argv", ["test"])
         return comparison(
             claims=lambda losses: [
@@ -199,6 +198,32 @@ def test_killed_and_resumed_anywhere(outcome, tmp_path):
     assert [row["loss"][:2] for row in more["arms"].values()] == [row["loss"] for row in one["arms"].values()]
 
 
+@pytest.mark.slow
+def test_two_processes_train_as_one_does_and_one_resumes_what_they_leave(tmp_path):
+    file, folders = Path(comparison_model.__file__), [tmp_path / name for name in ("one", "two", "killed")]
+
+    def both(out):
+        each = ({**variables, "JAX_NUM_CPU_DEVICES": "1"} for variables in processes_of_one_run(2))
+        return [start_python(file, "--out", out, "--checkpoint_every", "0.1", env=variables) for variables in each]
+
+    ended = end(start_python(file, "--out", folders[0], env={"JAX_NUM_CPU_DEVICES": "2"}))
+    assert ended.status == 0, ended.err
+    first, second = (end(process) for process in both(folders[1]))
+    assert (first.status, second.status) == (0, 0), first.err + second.err
+    assert "2 x cpu" in first.out
+    assert [line for line in second.out.splitlines() if not line.startswith("[Gloo]")] == []
+    first, second = both(folders[2])
+    assert wait_until(lambda: [*(folders[2] / "finished").glob("rate.*")], first)
+    second.kill()
+    assert end(second).status == -signal.SIGKILL
+    assert end(first).status not in (0, None)
+    ended = end(start_python(file, "--out", folders[2], "--resume", env={"JAX_NUM_CPU_DEVICES": "2"}))
+    assert ended.status == 0, ended.err
+    one, *others = (json.loads((folder / "results.json").read_text()) for folder in folders)
+    for other in others:
+        assert (other["arms"], other["tuning"]) == (one["arms"], one["tuning"])
+
+
 def test_the_answer_in_words():
     row = {
         "id": "untie-2/3/tied",
@@ -234,13 +259,13 @@ def test_a_study_in_one_file(tmp_path, capsys):
         return comparison(init=lambda key: jax.tree.map(lambda leaf: settings.scale * leaf, init(key)), arms=[tied, untied])
 
     study = simple_study("scaled", Scaled, build, "training of a scaled model")
-    assert launch.main(study, ["--scale", "0.5", "--out", str(tmp_path / "run")]) == 0
+    assert entry.main(study, ["--scale", "0.5", "--out", str(tmp_path / "run")]) == 0
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert (results["experiment"], results["steps"], results["tuning"]) == ("scaled", 20, {})
     with pytest.raises(BadInput, match=r"scale: 0\.5 -> 0\.25"):
-        launch.main(study, ["--scale", "0.25", "--out", str(tmp_path / "run"), "--resume"])
+        entry.main(study, ["--scale", "0.25", "--out", str(tmp_path / "run"), "--resume"])
     with pytest.raises(SystemExit):
-        launch.main(study, ["--help"])
+        entry.main(study, ["--help"])
     assert "factor of the initial values" in capsys.readouterr().out
 
 

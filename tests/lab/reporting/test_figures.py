@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from pictures import curves, is_a_picture
 
-from tiejax.lab.reporting import figures, untie_figures
+from tiejax.lab.reporting import figures, untie_curve
 from tiejax.lab.reporting.uses import plot_uses, uses_table
 
 STEPS, VALUES = curves()
 pytestmark = pytest.mark.usefixtures("drawn")
 
 ARMS = {"untied": VALUES, "tied": VALUES * 1.1}
-LINES = {"copy": (np.array([0, 50, 100]), [1.0, 0.5, 1.2], [(0.9, 1.1), (0.4, 0.6), (np.nan, np.nan)])}
+COPY, UNTIED_AT = {"copy": np.arange(3)}, np.array([0, 50, 100])
+SOLVED = {"loss": [0.9, 1.1], "mean": 1.0, "band": [0.9, 1.1], "solved": 1, "solved_band": [0.1, 0.9]}
 NORMS = np.stack([VALUES, VALUES * 2])
 USES = {
     "arms": np.array(["untied", "tied"]),
@@ -28,15 +29,26 @@ ROWS = [
     {"from": 10, "to": 100, "published": 10.0, "untied": {"ratio": 4.0, "share": 0.8, "cosine": -0.5}},
     {"from": 10_000, "to": None, "published": None, "untied": {"ratio": 1.0, "share": 0.5, "cosine": 0.0}},
 ]
+
+
+def plot_curve(independent, bayes):
+    """The figure of an untie curve, whose last point has no band."""
+    last = independent | {"mean": 1.2, "band": [np.nan, np.nan]}
+    body = {"curves": [{"curve": "copy", "points": [independent, independent, last]}], "ends": {"independent": independent}}
+    return untie_curve.plot_curve(body, "loss", COPY, UNTIED_AT, bayes).figure
+
+
 PLOTTED = {
     "learning": lambda: figures.plot_learning_curves({"loss": (STEPS, ARMS, 0.5), "accuracy": (STEPS, ARMS, np.nan)}),
     "pairs": lambda: figures.plot_paired_values({"loss": (VALUES[:, -1], VALUES[:, -2])}, ("untied", "tied")),
-    "untie curve": lambda: untie_figures.plot_untie_curve("loss", LINES, (1.0, (0.9, 1.1)), 0.4, LINES, 0.5),
-    "untie curve of one seed": lambda: untie_figures.plot_untie_curve("loss", LINES, (1.0, (np.nan, np.nan)), None, None, None),
-    "distances over the untie step": lambda: untie_figures.plot_over_untie_step(
-        {"one pair": {"copy": (np.array([0, 50, 100]), np.array([1.0, 0.5, 2.0]))}}, "distance"
+    "untie curve": lambda: plot_curve(SOLVED, 0.4),
+    "untie curve of one seed": lambda: plot_curve({"loss": [1.0], "mean": 1.0, "band": [np.nan, np.nan]}, None),
+    "distances over the untie step": lambda: (
+        untie_curve.plot_distances({"one pair": np.array([[1.0], [0.5], [2.0]])}, COPY, UNTIED_AT, "distance").figure
     ),
-    "trajectories": lambda: untie_figures.plot_trajectories(STEPS, {"copy": {"0": VALUES[0], "50": VALUES[1]}}, "loss", 0.5),
+    "trajectories": lambda: (
+        untie_curve.plot_trajectories(STEPS, VALUES[:3, None], {"copy": np.array([0, 1])}, UNTIED_AT, "loss", 0.5).figure
+    ),
     "uses": lambda: plot_uses(USES, ["zero", "one"], ROWS).figure,
 }
 

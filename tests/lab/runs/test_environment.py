@@ -11,11 +11,11 @@ from tiejax.system.visible import visible_line
 # The last flag can be read back from XLA, which has then read all flags before it.
 READ_BACK = """
 import os
-from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs import entry, environment
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY
 try:
-    launch.main(STUDY, ["--deterministic", "--seeds", "0"])  # sets the flags, then ends
+    entry.main(STUDY, ["--deterministic", "--seeds", "0"])  # sets the flags, then ends
 except BadInput as error:
     assert "--seeds" in str(error)
 environment.one_device_a_core()

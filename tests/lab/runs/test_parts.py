@@ -268,7 +268,7 @@ def test_digests_of_parts_do_not_change_when_seeds_are_appended(here):
     path = make_run(here / "run", finished=True, seeds=4, steps=50)
     before = manifest.read(path)
     for seeds in (6, [0, 1, 2, 3, 4, 5, 9]):
-        run = RunDirectory.claim(STUDY, read("--out", "run", "--resume", "--seeds", str(seeds)), True, False)
+        run = RunDirectory.reserve(STUDY, read("--out", "run", "--resume", "--seeds", str(seeds)), True, False)
         run.release()
     now = manifest.read(path)
     assert now.parts == (4, [4, 5], [9])
@@ -288,11 +288,11 @@ def test_settings_that_are_newer_than_a_run_have_their_defaults(here):
     without = {name: value for name, value in before.settings.items() if name not in ("until", "output_bias")}
     manifest.Manifest("exor", without).write(path)
     settings = read("--out", "run", "--resume")
-    assert RunDirectory.claim(STUDY, settings, True, False).manifest.settings == without
+    assert RunDirectory.reserve(STUDY, settings, True, False).manifest.settings == without
     config = (path / "config.yaml").read_text()
     (path / "config.yaml").write_text(config.replace("output_bias: false", "output_bias: true"))
     with pytest.raises(BadInput, match="output_bias: False -> True"):
-        RunDirectory.claim(STUDY, read("--out", "run", "--resume"), True, False)
+        RunDirectory.reserve(STUDY, read("--out", "run", "--resume"), True, False)
 
 
 def test_a_manifest_with_other_parts_than_seeds_is_damaged(here):

@@ -30,3 +30,9 @@ def test_a_rate_at_which_a_model_diverges_is_not_chosen():
     losses = {1e-3: [3.0, 3.0], 2e-3: [2.0, 2.0], 4e-3: [1.0, np.inf], 8e-3: [np.inf, np.inf]}
     found = choose_rate([1e-3, 2e-3, 4e-3, 8e-3], lambda rates: np.array([losses[rate] for rate in rates]))
     assert found.rates[found.best] == 2e-3
+
+
+def test_factors_of_a_rate_are_extended_beyond_one():
+    found = choose_rate([1.0, 2.0], lambda rates: np.outer(np.log(np.array(rates) / 8) ** 2, np.ones(2)), below=np.inf)
+    np.testing.assert_allclose(found.rates, [1, 2, 4, 8, 16])
+    assert not found.at_edge

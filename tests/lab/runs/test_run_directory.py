@@ -55,7 +55,7 @@ def test_overwrite_replaces_only_the_run(here):
     path = make_run(here / "run", finished=True, steps=5)
     (path / "notes.txt").write_text("mine")
     config = Settings(steps=7, out="run").resolved()
-    RunDirectory.claim(STUDY, config, False, True).release()
+    RunDirectory.reserve(STUDY, config, False, True).release()
     assert {entry.name for entry in path.iterdir()} - {".lock"} == {"config.yaml", "run.json", "notes.txt"}
     assert yaml.safe_load((path / "config.yaml").read_text()) == dataclasses.asdict(config)
 
@@ -69,14 +69,14 @@ def test_a_killed_overwrite_leaves_an_unfinished_run(here, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run_directory, "shutil", type("Killed", (), {"rmtree": staticmethod(killed)}))
         with pytest.raises(KeyboardInterrupt):
-            RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), False, True)
+            RunDirectory.reserve(STUDY, Settings(out=str(path)).resolved(), False, True)
     assert not (path / "results.json").exists()
     assert RunDirectory.state(path) == "unfinished"
 
 
 def test_overwrite_leaves_files_that_run_json_does_not_list(here):
     path = make_run(here / "run")
-    run = RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), True, False)
+    run = RunDirectory.reserve(STUDY, Settings(out=str(path)).resolved(), True, False)
     for name in ("figures/a.png", "models/small/weights.bin", "data.json", "environment.json"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text("of the run")
@@ -94,7 +94,7 @@ def test_overwrite_leaves_files_that_run_json_does_not_list(here):
     hostile = dict.fromkeys(("../outside/file", "models/link/file", str(here / "outside/file"), "models"), "0" * 64)
     dataclasses.replace(run.manifest, files=run.manifest.files | hostile).write(path)
     run.release()
-    RunDirectory.claim(STUDY, Settings(out="run").resolved(), False, True).release()
+    RunDirectory.reserve(STUDY, Settings(out="run").resolved(), False, True).release()
     left = {entry.relative_to(path).as_posix() for entry in path.rglob("*") if entry.is_file()} - {".lock"}
     assert left - {"models/link/file"} == {"config.yaml", "run.json", *mine}
     assert all((path / name).read_text() == "mine" for name in mine)
@@ -106,7 +106,7 @@ def test_a_directory_with_only_the_lock_is_new(here):
     (here / "run").mkdir()
     (here / "run/.lock").touch()
     (here / "run/.config.yaml.part").write_text("steps")
-    RunDirectory.claim(STUDY, Settings(out="run").resolved(), False, False).release()
+    RunDirectory.reserve(STUDY, Settings(out="run").resolved(), False, False).release()
     assert RunDirectory.state(here / "run") == "unfinished"
 
 
@@ -120,7 +120,7 @@ def test_second_process(here, refused, finished):
         refused(["--out", "run", switch], "--out run", "another process")
     other.send_signal(signal.SIGKILL)
     end(other)
-    RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), not finished, finished).release()
+    RunDirectory.reserve(STUDY, Settings(out=str(path)).resolved(), not finished, finished).release()
 
 
 @pytest.mark.slow
@@ -155,7 +155,7 @@ class Watch:
             raise SystemExit(7)
 
 sys.meta_path.insert(0, Watch())
-from tiejax.lab.runs.launch import open_study
+from tiejax.lab.runs.entry import open_study
 from tiejax.lab.studies.exor.settings import STUDY
 open_study(STUDY)
 """
@@ -171,7 +171,7 @@ def test_an_address_space_too_small_for_jax_is_refused(here):
     code = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
-from tiejax.lab.runs.launch import open_study
+from tiejax.lab.runs.entry import open_study
 from tiejax.lab.studies.exor.settings import STUDY
 open_study(STUDY)
 """
@@ -305,7 +305,7 @@ def edit(path, old, new):
 
 
 def claimed(**fields):
-    return RunDirectory.claim(STUDY, Settings(**fields, out="run").resolved(), True, False)
+    return RunDirectory.reserve(STUDY, Settings(**fields, out="run").resolved(), True, False)
 
 
 def test_an_edited_configuration_is_not_resumed(here, refused):
@@ -317,7 +317,7 @@ def test_an_edited_configuration_is_not_resumed(here, refused):
 def test_a_run_that_another_process_has_restarted_is_not_resumed(here):
     """The directory may change between reading its settings and locking it, for example while text is prepared."""
     make_run(here / "run", steps=50)
-    RunDirectory.claim(STUDY, Settings(steps=60, out="run").resolved(), False, True).release()
+    RunDirectory.reserve(STUDY, Settings(steps=60, out="run").resolved(), False, True).release()
     with pytest.raises(BadInput, match=r"steps: 60 -> 50.*another process"):
         claimed(steps=50)
 
@@ -372,7 +372,8 @@ def test_a_damaged_environment_is_reported(here, content):
     with pytest.raises(BadInput, match=r"environment.json is damaged; remove it"):
         run.write_environment({}, "a command")
     (run.path / "environment.json").unlink()
-    assert run.write_environment({}, "a command")["command"] == "a command"
+    run.write_environment({}, "a command")
+    assert run.environment["command"] == "a command"
 
 
 def test_files_of_earlier_starts_are_checked(here):
@@ -399,7 +400,7 @@ def test_the_order_of_a_mapping_is_part_of_the_identity(tmp_path):
 def test_files_of_another_length_are_not_read(tmp_path):
     """A sparse file of 1 TB has taken the place of a file: reading it would take hours."""
     config = Settings(out=str(tmp_path / "run")).resolved()
-    run = RunDirectory.claim(STUDY, config, False, False)
+    run = RunDirectory.reserve(STUDY, config, False, False)
     run.write("data.json", b"{}")
     (tmp_path / "run/models").mkdir()
     (tmp_path / "run/models/a.bin").write_bytes(b"weights")
@@ -418,12 +419,12 @@ def test_files_of_another_length_are_not_read(tmp_path):
 def test_a_run_without_listed_lengths_can_be_resumed(tmp_path):
     """Runs were written without them before."""
     config = Settings(out=str(tmp_path / "run")).resolved()
-    run = RunDirectory.claim(STUDY, config, False, False)
+    run = RunDirectory.reserve(STUDY, config, False, False)
     run.write("data.json", b"{}")
     dataclasses.replace(run.manifest, lengths={}).write(run.path)
     run.release()
     assert "lengths" not in json.loads((run.path / "run.json").read_text())
-    again = RunDirectory.claim(STUDY, config, True, False)
+    again = RunDirectory.reserve(STUDY, config, True, False)
     assert RunDirectory.damage(run.path) == []
     assert again.read("data.json", "") == b"{}"
     (run.path / "data.json").write_text("[]")

@@ -18,7 +18,7 @@ from tiejax.lab.studies.exor.settings import STUDY, Settings
 
 def new_stages(out, stop, tracker="none", **costs):
     settings = Settings(out=str(out if out.exists() else make_run(out))).resolved()
-    run = RunDirectory.claim(STUDY, settings, resume=True, overwrite=False)
+    run = RunDirectory.reserve(STUDY, settings, resume=True, overwrite=False)
     tracked = Tracker.opened(run, tracker, {}, pytest.fail)
     launched = Launched(settings, {"resume": True}, "", run, True, False, None, tracked)
     return Stages(launched, Console(quiet=True), stop, costs), run

@@ -55,7 +55,7 @@ def series_of(lines):
 
 
 def opened(path, name, warn=pytest.fail):
-    run = RunDirectory.claim(STUDY, Settings(out=str(path)).resolved(), resume=True, overwrite=False)
+    run = RunDirectory.reserve(STUDY, Settings(out=str(path)).resolved(), resume=True, overwrite=False)
     return run, Tracker.opened(run, name, {"steps": 5}, warn)
 
 
@@ -189,7 +189,7 @@ def test_an_unknown_tracker(here, refused):
 def test_nothing_is_imported_unless_it_is_asked_for():
     code = """
 import sys
-from tiejax.lab.runs import launch, stages, trackers
+from tiejax.lab.runs import entry, stages, trackers
 trackers.check("none")
 with trackers.Tracker() as tracker:
     tracker.add("", {0: {"loss": 1.0}})
@@ -204,7 +204,7 @@ def test_a_run_that_was_started_with_the_setting_tensorboard_is_resumed(tmp_path
     out, study = tmp_path / "run", text_mlm.STUDY
     settings = text_mlm.Settings(out=str(out), data_dir=str(tmp_path)).resolved()
     old = manifest.settings_of(settings, study.may_change) | {"tensorboard": asked}
-    RunDirectory.claim(study, settings, resume=False, overwrite=False).release()
+    RunDirectory.reserve(study, settings, resume=False, overwrite=False).release()
     manifest.Manifest(study.name, old).write(out)
     identity = manifest.read(out).identity_in("checkpoints")
     config = yaml.safe_load((out / "config.yaml").read_text())
@@ -212,7 +212,7 @@ def test_a_run_that_was_started_with_the_setting_tensorboard_is_resumed(tmp_path
     (out / "config.yaml").write_text(yaml.safe_dump(config | {"tensorboard": asked}, sort_keys=False))
     request = resume.read(study, ["--out", str(out), "--resume"])
     assert request.settings.tracker == ("tensorboard" if asked else "none")
-    run = RunDirectory.claim(study, request.settings, resume=True, overwrite=False)
+    run = RunDirectory.reserve(study, request.settings, resume=True, overwrite=False)
     assert run.manifest.identity_in("checkpoints") == identity
     run.release()
     other = resume.read(study, ["--out", str(out), "--resume", "--tracker", "aim"])
@@ -237,7 +237,7 @@ def test_a_killed_run_of_exor_loses_and_repeats_no_point(tmp_path, name):
     again = end(start("--resume", "--out", out, env=env, cwd=tmp_path))
     assert again.status == 0, again.err
     assert "resuming at step" in again.out
-    assert "warning" not in again.out
+    assert again.out.count("warning") == 1  # of two seeds, which cannot decide a claim
     found = points(out / "events") if name == "tensorboard" else series_of(lines_of(tmp_path / "received"))
     with np.load(out / "metrics.npz") as arrays:
         metrics = dict(arrays)

@@ -210,7 +210,7 @@ def test_bad_input_is_refused_before_jax_is_loaded(here):
     make_run(here / "run")
     code = """
 import sys
-from tiejax.lab.runs.launch import main
+from tiejax.lab.runs.entry import main
 from tiejax.lab.settings.command_line import BadInput, field_docs
 from tiejax.lab.studies.exor.settings import STUDY
 for line in ("--heads 3", "--out run", "--config files/type.yaml", "--out files/some_file/run", "--out run --resume --steps 9"):

@@ -11,7 +11,7 @@ import pytest
 
 from tiejax import tying
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.embedding_coupling import pretraining_ensemble as coupling_ensemble
+from tiejax.lab.studies.embedding_coupling import encoders as coupling_encoders
 from tiejax.lab.studies.embedding_coupling import settings as coupling_settings
 from tiejax.lab.studies.embedding_coupling import text as coupling_text
 from tiejax.lab.studies.exor import ensemble as exor_ensemble
@@ -23,8 +23,8 @@ from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.lab.studies.text_mlm import ensemble as text_ensemble
 from tiejax.lab.studies.text_mlm import settings as text_settings
 from tiejax.lab.studies.text_mlm import text as text_of_study
-from tiejax.lab.studies.untying import ensemble as untying_ensemble
 from tiejax.lab.studies.untying import settings as untying_settings
+from tiejax.lab.studies.untying import study as untying_study
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
 from tiejax.training import trace_ensemble
@@ -65,7 +65,7 @@ def for_gpu(corpus, precision, **how):
 
 def untying(corpus, precision):
     settings = untying_settings.Settings(**SHORT, untie_at=[10], matmul_precision=precision).resolved()
-    return traced(untying_ensemble.build_ensemble(settings))
+    return traced(untying_study.build_ensemble(settings))
 
 
 def text(corpus, precision, **how):
@@ -79,7 +79,7 @@ def coupling(corpus, precision):
     ).resolved()
     prepared = coupling_text.prepare_text(settings, Console(quiet=True), False)
     planned = coupling_text.plan(settings, prepared, 1)
-    return traced(coupling_ensemble.build_ensemble(settings, Shape(4, 6, 8, 2, 2), prepared, planned))
+    return traced(coupling_encoders.build_ensemble(settings, Shape(4, 6, 8, 2, 2), prepared, planned))
 
 
 def fine_tuned(corpus, precision):
@@ -103,7 +103,7 @@ def layers(corpus, precision, **how):
         tying.LayerTies(owner, np.ones(LAYERS, bool), owner), settings.storage, settings.gradient, settings.ties
     )
     batch = BlockBatch(np.ones((2, 6), np.uint16), np.ones(2, np.float32), jax.random.key(0))
-    return layered.trace_step(layered.start(jax.random.key(0), owner), batch, jax.random.key(0), wiring)
+    return layered.trace_shapes(owner, batch, wiring)
 
 
 def agent(corpus, precision):

@@ -10,10 +10,8 @@ from scipy import stats
 
 from tiejax.checkpoints.check import check
 from tiejax.checkpoints.diagnose.options import Options
-from tiejax.checkpoints.diagnose.progress import Progress, counted, no_progress
 from tiejax.checkpoints.diagnose.relation import Arrays, extreme_tokens, relate
-from tiejax.checkpoints.diagnose.tables import INPUT, Tables, find_tables
-from tiejax.checkpoints.diagnose.token_ranks import Ranked, rank_tokens
+from tiejax.checkpoints.diagnose.tables import INPUT, Progress, Ranked, Tables, counted, find_tables, no_progress, rank_tokens
 from tiejax.checkpoints.hub.checkpoint import Checkpoint
 from tiejax.checkpoints.hub.download import open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError

@@ -5,16 +5,13 @@ from typing import Any
 import numpy as np
 
 from tiejax.checkpoints.diagnose.options import Options
-from tiejax.checkpoints.diagnose.progress import Progress, counted
-from tiejax.checkpoints.diagnose.tables import Tables
-from tiejax.checkpoints.diagnose.token_ranks import Ranked
+from tiejax.checkpoints.diagnose.tables import Progress, Ranked, Tables, counted
 from tiejax.checkpoints.hub.reading import check_memory
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.hub.tokens import Tokens, text_of
-from tiejax.geometry import alignment, published
-from tiejax.geometry.canonical_correlations import correlations_of, largest_chance
+from tiejax.geometry import alignment
 from tiejax.geometry.cross_products import cross_products
-from tiejax.geometry.linear_maps import Maps, maps_between, whitening
+from tiejax.geometry.linear_maps import Maps, correlations_of, largest_chance, maps_between, whitening
 from tiejax.geometry.neighbours import Overlap, neighbour_overlap, query_blocks
 
 SCORED = 65_536  # sampled tokens on which alignments are scored; the maps are fitted to all tokens
@@ -24,6 +21,12 @@ SHOWN = 20  # tokens in each list
 MAPS = "maps between the tables"  # a phase of progress; takes most of a minute for the widest tables
 
 Arrays = dict[str, np.ndarray]  # by their names in metrics.npz
+# OLMo-1B: similarity of the untied model's output and input tables to the tied model's table (A. Lopardo et al. 2026,
+# arXiv:2603.26663).
+OLMO_1B = {
+    "least_squares": {"output": 0.719, "input": 0.525},
+    "neighbour_overlap": {"output": 0.733, "input": 0.496},
+}
 
 
 def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress: Progress) -> tuple[dict[str, Any], Arrays]:
@@ -42,7 +45,7 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
     overlap = _overlap(first, second, options, progress)
     if as_is is not None:
         arrays["cosine_as_is"] = as_is
-    correlations, marks = arrays["canonical"], published.OLMO_1B
+    correlations = arrays["canonical"]
     lowest = min((score for score in least_squares.values() if score is not None), default=None)
     return {
         "alignment": {
@@ -58,11 +61,24 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
             "number": len(correlations),
             "largest_by_chance": largest_chance(rows, *widths),
         },
-        "published": marks,
-        "standing": published.standing(
-            lowest, overlap.estimate, marks["least_squares"], marks["neighbour_overlap"], max(chance.values())
-        ),
+        "published": OLMO_1B,
+        "standing": standing(lowest, overlap.estimate, max(chance.values())),
     }, arrays
+
+
+def standing(least_squares: float | None, overlap: float, chance: float) -> str:
+    """Classify the similarity of two tables by the published values: `near`, `between` or `apart`.
+
+    near: both scores reach the upper value (of a tied table and the output table of its untied counterpart). apart: both are
+    below the lower value (of the input table). between: anything else. The least-squares score is ignored if its chance level
+    reaches the lower value, since any two tables would pass it.
+    """
+    scores = {"neighbour_overlap": overlap}
+    if least_squares is not None and chance < OLMO_1B["least_squares"]["input"]:
+        scores["least_squares"] = least_squares
+    if all(score >= OLMO_1B[name]["output"] for name, score in scores.items()):
+        return "near"
+    return "apart" if all(score < OLMO_1B[name]["input"] for name, score in scores.items()) else "between"
 
 
 def _mapped(first: HubTable, second: HubTable, seed: int, progress: Progress) -> Arrays:

@@ -1,4 +1,4 @@
-"""Reading of arrays from a checkpoint, and atomic writing of a checkpoint's folder."""
+"""Reading of arrays from a checkpoint, rounding to the dtype of a file, and atomic writing of a checkpoint's folder."""
 
 import errno
 import itertools
@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import ml_dtypes as ml_dtypes  # registers bfloat16 in numpy, which safetensors needs
 import numpy as np
 import tokenizers
+from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, WEIGHTS, Tensor, one_line
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.reading import check_memory
-from tiejax.checkpoints.hub.tables import BYTES
+from tiejax.checkpoints.hub.tables import BYTES, DTYPES
 from tiejax.text.stored import atomic_folder
 from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
 
@@ -84,7 +85,8 @@ def _write_weights(folder: Path, tensors: Sequence[Written], max_shard_bytes: in
             shards, size = [*shards, []], 0
         shards[-1].append(tensor)
         size += tensor.nbytes
-    files = [WEIGHTS] if len(shards) == 1 else [_shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
+    (stem, ending), number = WEIGHTS.split("."), len(shards)
+    files = [WEIGHTS] if number == 1 else [f"{stem}-{one:05d}-of-{number:05d}.{ending}" for one in range(1, number + 1)]
     for file, shard in zip(files, shards, strict=True):
         # Write one shard at a time, since it is in memory twice meanwhile. The transformers library needs `format`.
         arrays = {tensor.name: np.ascontiguousarray(tensor.array, tensor.dtype) for tensor in shard}
@@ -93,11 +95,6 @@ def _write_weights(folder: Path, tensors: Sequence[Written], max_shard_bytes: in
         places = {tensor.name: file for file, shard in zip(files, shards, strict=True) for tensor in shard}
         total = sum(tensor.nbytes for tensor in tensors)
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
-
-
-def _shard_name(number: int, shards: int) -> str:
-    stem, ending = WEIGHTS.split(".")
-    return f"{stem}-{number:05d}-of-{shards:05d}.{ending}"
 
 
 def _write_json(file: Path, content: Mapping[str, Any]) -> None:
@@ -113,3 +110,30 @@ def _tokenizer_config(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
         if tokenizer.token_to_id(token) is not None
     }
     return {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+
+
+def vector(tensor: Tensor, length: int) -> Float[np.ndarray, " length"]:
+    """Return a tensor [length] or [1, length] in float32; raises CheckpointError for other shapes or non-finite values."""
+    if tensor.shape not in ((length,), (1, length)) or tensor.dtype not in DTYPES:
+        kinds = ", ".join(DTYPES.values())
+        raise CheckpointError(
+            f"{tensor.file}: {tensor.name} is {list(tensor.shape)} {tensor.dtype}; expected [{length}], in one of {kinds}"
+        )
+    ((_, stored),) = read([tensor])
+    with np.errstate(over="ignore"):
+        values: np.ndarray = stored.reshape(length).astype(np.float32)
+    if not np.isfinite(values).all():
+        raise CheckpointError(f"{tensor.file}: {tensor.name} has a value that is not finite in float32")
+    return values
+
+
+def rounded(values: np.ndarray, dtype: str, name: str) -> np.ndarray:
+    """Round values to a dtype given in safetensors' spelling.
+
+    Raises CheckpointError, naming the tensor, if a value overflows the dtype.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = values.astype(DTYPES[dtype])
+    if not np.isfinite(converted).all():
+        raise CheckpointError(f"{name}: contains a value too large for {DTYPES[dtype]}")
+    return converted

@@ -9,9 +9,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.system.file_names import is_name
 from tiejax.system.files import check_file, read_bytes
 from tiejax.system.memory import size_words
-from tiejax.system.naming import is_name
 from tiejax.system.visible import cut, visible_line
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"

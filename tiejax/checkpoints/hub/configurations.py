@@ -13,7 +13,7 @@ from tiejax.checkpoints.hub import parameter_names
 from tiejax.checkpoints.hub.checkpoint import CONFIG, Checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.parameter_names import Names
-from tiejax.models import bert
+from tiejax.models import bert, gpt2
 from tiejax.models.language_model import LanguageModel
 from tiejax.models.shapes import Shape
 from tiejax.models.transformer import Transformer
@@ -59,7 +59,7 @@ class Sizes(NamedTuple):
     groups: int
 
 
-class Family(NamedTuple):
+class Convertible(NamedTuple):
     """A family whose weights can be read and written.
 
     keys: field of `Sizes` -> (key in config.json, default of the transformers library, another name of the key or "").
@@ -85,40 +85,37 @@ _KEYS: dict[str, tuple[str, Any, str]] = {
     "activation": ("hidden_act", "gelu", ""),
     "epsilon": ("layer_norm_eps", 1e-12, ""),
 }
-BERT = Family("BERT", "bert", parameter_names.BERT, _KEYS, ("BertModel", "BertForMaskedLM"))
-REMBERT = Family(
+
+
+def _with_defaults(**defaults: Any) -> dict[str, tuple[str, Any, str]]:
+    """Return the keys of BERT with other defaults."""
+    return _KEYS | {field: (_KEYS[field][0], default, "") for field, default in defaults.items()}
+
+
+BERT = Convertible("BERT", "bert", parameter_names.BERT, _KEYS, ("BertModel", "BertForMaskedLM"))
+REMBERT = Convertible(
     "RemBERT",
     "rembert",
     parameter_names.REMBERT,
     {
-        **_KEYS,
-        "vocabulary": ("vocab_size", 250_300, ""),
-        "width": ("hidden_size", 1152, ""),
-        "layers": ("num_hidden_layers", 32, ""),
-        "heads": ("num_attention_heads", 18, ""),
-        "feed_forward": ("intermediate_size", 4608, ""),
+        **_with_defaults(vocabulary=250_300, width=1152, layers=32, heads=18, feed_forward=4608),
         "embed_in": ("input_embedding_size", 256, ""),
         "embed_out": ("output_embedding_size", 1664, ""),
     },
     ("RemBertModel", "RemBertForMaskedLM"),
 )
-ALBERT = Family(
+ALBERT = Convertible(
     "ALBERT",
     "albert",
     parameter_names.ALBERT,
     {
-        **_KEYS,
-        "vocabulary": ("vocab_size", 30_000, ""),
-        "width": ("hidden_size", 4096, ""),
-        "heads": ("num_attention_heads", 64, ""),
-        "feed_forward": ("intermediate_size", 16_384, ""),
+        **_with_defaults(vocabulary=30_000, width=4096, heads=64, feed_forward=16_384, activation="gelu_new"),
         "embed_in": ("embedding_size", 128, ""),
-        "activation": ("hidden_act", "gelu_new", ""),
         "groups": ("num_hidden_groups", 1, ""),
     },
     ("AlbertModel", "AlbertForMaskedLM"),
 )
-GPT2 = Family(
+GPT2 = Convertible(
     "GPT-2",
     "gpt2",
     parameter_names.GPT2,
@@ -138,7 +135,7 @@ GPT2 = Family(
 FAMILIES = (BERT, REMBERT, ALBERT, GPT2)
 
 
-def family_of(checkpoint: Checkpoint) -> Family:
+def family_of(checkpoint: Checkpoint) -> Convertible:
     """Return the family of a checkpoint; raises CheckpointError unless it is one of `FAMILIES`."""
     kind = checkpoint.config.get("model_type")
     for family in FAMILIES:
@@ -148,12 +145,15 @@ def family_of(checkpoint: Checkpoint) -> Family:
     raise CheckpointError(f"{checkpoint.folder / CONFIG}: model_type is {kind}; weights can be read for {readable}")
 
 
-def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
+def sizes_of(config: Mapping[str, Any], family: Convertible, file: Path) -> Sizes:
     """Return the sizes in a configuration; raises CheckpointError for unsupported ones. file: its path, for errors."""
     for key, only in ONLY.items():
         if config.get(key) is not None and config[key] != only:
             raise CheckpointError(f"{file}: {key} is {config[key]}; only {only} is supported")
-    values = {field: _value(config, key, other, default) for field, (key, default, other) in family.keys.items()}
+    values = {
+        field: config[key] if key in config else config.get(other, default)
+        for field, (key, default, other) in family.keys.items()
+    }
     width = values["width"]
     if "feed_forward" in values and values["feed_forward"] is None and isinstance(width, int):
         values["feed_forward"] = 4 * width
@@ -168,10 +168,6 @@ def sizes_of(config: Mapping[str, Any], family: Family, file: Path) -> Sizes:
     if problem:
         raise CheckpointError(f"{file}: {problem}")
     return sizes
-
-
-def _value(config: Mapping[str, Any], key: str, other: str, default: Any) -> Any:
-    return config[key] if key in config else config.get(other, default)
 
 
 def _checked(field: str, value: Any, key: str, file: Path) -> Any:
@@ -193,10 +189,12 @@ def _shape(sizes: Sizes) -> Shape:
     return Shape(sizes.embed_in, sizes.embed_out, sizes.width, sizes.layers, sizes.heads)
 
 
-def build(sizes: Sizes, family: Family, dropout: float) -> LanguageModel:
+def build(sizes: Sizes, family: Convertible, dropout: float) -> LanguageModel:
     """Build the model of these sizes. dropout: rate in training; the configuration's value is ignored."""
     if family.causal:
-        return _gpt2(sizes, dropout)
+        parts = sizes.vocabulary, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward, sizes.positions, sizes.activation
+        model = gpt2.build(*parts, dropout)
+        return model.clone(encoder=model.encoder.clone(rematerialise=False, norm_epsilon=sizes.epsilon, parent=None))
     assert sizes.types is not None
     model = bert.build(_shape(sizes), sizes.vocabulary, sizes.positions, sizes.types, dropout)
     encoder = model.encoder.clone(
@@ -210,39 +208,13 @@ def build(sizes: Sizes, family: Family, dropout: float) -> LanguageModel:
     )
 
 
-def _gpt2(sizes: Sizes, dropout: float) -> LanguageModel:
-    encoder = Transformer(
-        layers=sizes.layers,
-        width=sizes.width,
-        heads=sizes.heads,
-        feed_forward=sizes.feed_forward,
-        activation=sizes.activation,
-        dropout=dropout,
-        identical_layers=False,
-        norm_first=True,
-        causal=True,
-        kernel_std=bert.STD,
-        residual_std=bert.STD / (2 * sizes.layers) ** 0.5,
-        hidden_dropout=False,
-        norm_epsilon=sizes.epsilon,
-    )
-    return LanguageModel(
-        sizes.vocabulary,
-        sizes.width,
-        encoder,
-        embedding_std=bert.STD,
-        max_positions=sizes.positions,
-        embedding_dropout=dropout,
-    )
-
-
 def parameter_shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
     """Return path -> shape of a model's parameters, without computing them."""
     params = jax.eval_shape(lambda: model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)))["params"]
     return {path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
 
 
-def counterpart(model: LanguageModel, tied: bool, head: bool) -> Family:
+def counterpart(model: LanguageModel, tied: bool, head: bool) -> Convertible:
     """Return the family as which a model of tiejax is saved.
 
     A causal model is saved as GPT-2, a tied one as BERT, or as ALBERT if its table is narrower than H, and an untied one as
@@ -256,7 +228,7 @@ def counterpart(model: LanguageModel, tied: bool, head: bool) -> Family:
     return BERT if wide and not head else REMBERT
 
 
-def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
+def sizes_of_model(model: LanguageModel, family: Convertible, target: Path) -> Sizes:
     """Return the sizes of a model to be saved; raises CheckpointError, naming `target`, if the family has no such model."""
     encoder = model.encoder
     if not isinstance(encoder, Transformer):
@@ -281,23 +253,21 @@ def sizes_of_model(model: LanguageModel, family: Family, target: Path) -> Sizes:
         if value != needed:
             raise CheckpointError(f"{target}: a {family.title} has {field} {needed}, but the model to save has {value}")
     assert model.max_positions is not None
+    same: dict[str, Any] = {name: getattr(encoder, name) for name in ("layers", "heads", "feed_forward", "activation")}
     return Sizes(
+        **same,
         vocabulary=model.vocabulary,
         width=model.width,
-        layers=encoder.layers,
-        heads=encoder.heads,
-        feed_forward=encoder.feed_forward,
         positions=model.max_positions,
         types=model.token_types,
         embed_in=embed_in,
         embed_out=embed_out,
-        activation=encoder.activation,
         epsilon=encoder.norm_epsilon,
         groups=encoder.layers,
     )
 
 
-def new(model: LanguageModel, family: Family, tokenizer: tokenizers.Tokenizer | None) -> dict[str, Any]:
+def new(model: LanguageModel, family: Convertible, tokenizer: tokenizers.Tokenizer | None) -> dict[str, Any]:
     """Return the entries of a new configuration other than the sizes.
 
     tokenizer: gives the id of the padding token if the model has none.
@@ -320,16 +290,13 @@ def new(model: LanguageModel, family: Family, tokenizer: tokenizers.Tokenizer | 
     }
 
 
-def configuration(sizes: Sizes, family: Family, old: Sizes | None, config: Mapping[str, Any]) -> dict[str, Any]:
+def configuration(sizes: Sizes, family: Convertible, old: Sizes | None, config: Mapping[str, Any]) -> dict[str, Any]:
     """Return `config` with the sizes of a model. Entries of sizes that equal those in `old` are not changed."""
     changed = {}
     for field, (key, _, other) in family.keys.items():
         value = getattr(sizes, field)
         if old is None or getattr(old, field) != value:
             name = other if other in config and key not in config else key
-            changed[name] = _spelt(value) if field == "activation" else value
+            theirs = (theirs for theirs, ours in ACTIVATIONS.items() if ours == value)
+            changed[name] = next(theirs) if field == "activation" else value
     return {**config, "model_type": family.type, **changed}
-
-
-def _spelt(activation: str) -> str:
-    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == activation)

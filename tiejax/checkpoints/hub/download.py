@@ -26,7 +26,7 @@ from tiejax.checkpoints.hub.checkpoint import (
     read_json,
 )
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.system.naming import is_name, naming
+from tiejax.system.file_names import is_name, naming_file
 from tiejax.text.hub_answers import checked_answers
 from tiejax.text.network import reachable
 
@@ -158,7 +158,7 @@ def _snapshot(name: str, patterns: Sequence[str] | None) -> Path:
     assert matched is not None
     offline = constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT)
     try:
-        with naming(Path(constants.HF_HUB_CACHE)), checked_answers(), _bars() as bar:
+        with naming_file(Path(constants.HF_HUB_CACHE)), checked_answers(), _bars() as bar:
             return Path(
                 snapshot_download(
                     matched["id"],

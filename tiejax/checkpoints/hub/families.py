@@ -118,7 +118,7 @@ def flag_of(config: Mapping[str, Any]) -> Flag:
     if deciding is not None:
         return Flag(tied, _said(deciding, tied))
     kind = text_part(config).get("model_type") if len(levels(config)) > 1 and states[1] is None else None
-    default = f"the default of {kind or title_of(config)} is {_word(tied)}"
+    default = f"the default of {kind or title_of(config)} is {word_of(tied)}"
     unread = " and ".join(_said(where, state) for where, state in given.items())
     return Flag(tied, f"{unread} is not read; {default}" if unread else f"no {FLAG}; {default}")
 
@@ -165,10 +165,11 @@ def tied_by(config: Mapping[str, Any], architecture: Architecture, version: str)
 
 
 def _said(where: str, tied: bool) -> str:
-    return f"{where}{FLAG}: {_word(tied)}"
+    return f"{where}{FLAG}: {word_of(tied)}"
 
 
-def _word(tied: bool) -> str:
+def word_of(tied: bool) -> str:
+    """Return a flag as JSON spells it."""
     return str(tied).lower()
 
 

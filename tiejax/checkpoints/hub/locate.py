@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint are its embedding tables, by the names that its architecture gives them."""
+"""Which tensors of a checkpoint are its embedding tables and the bias of its logits, by the names in its architecture."""
 
 import functools
 import itertools
@@ -32,6 +32,7 @@ FORMS = (
     (r"weight_scale(_inv|_2)?|(weight_|input_|output_)?scales?|W_q|qscale.*", "quantised with scales"),
     (r"(?!(\w*norm\.)?(weight|bias)$).*", "in another form"),
 )
+BIAS_OF_BART = "final_logits_bias"  # [1, tokens]
 
 
 def located(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> Tensor | None:
@@ -204,14 +205,14 @@ def check_whole(checkpoint: Checkpoint) -> None:
             "written from"
         )
     architecture = architecture_of(checkpoint.config)
-    for tensor in _called_so(checkpoint, architecture.tables, architecture.prefix) if architecture else ():
+    if architecture is None:
+        return
+    for tensor in _called_so(checkpoint, architecture.tables, architecture.prefix):
         if 0 in tensor.shape:
             raise CheckpointError(
                 f"{checkpoint.folder}: {tensor.name} has the shape {list(tensor.shape)}: the tables were not gathered when "
                 "this was saved; gather them (with DeepSpeed ZeRO-3: zero_to_fp32.py) and save it again"
             )
-    if architecture is None:
-        return
     for wanted in architecture.tables:
         found = list(dict.fromkeys(tensor.name for tensor in _called_so(checkpoint, [wanted], architecture.prefix)))
         if len(found) > 1:
@@ -219,3 +220,18 @@ def check_whole(checkpoint: Checkpoint) -> None:
                 f"{checkpoint.folder}: {' and '.join(found)} are two spellings of one tensor, of which versions of the "
                 "transformers library read different ones; remove one of them"
             )
+
+
+def bias_of(checkpoint: Checkpoint, heads: Sequence[str], rows: int) -> str | None:
+    """Return the name of the tensor added to the logits, None if there is none.
+
+    heads: possible names of the output table, even if it is tied and not stored. rows: number of its rows.
+    """
+    own = [head.removesuffix("weight") + "bias" for head in heads]
+    # BERT-like models also have a bias one level up. In a tied model it is the decoder's bias; in an untied one it is unused.
+    above = [name.removesuffix("decoder.bias") + "bias" for name in own if name.endswith(".decoder.bias")]
+    for wanted in (*own, *above, BIAS_OF_BART):
+        for name, tensor in checkpoint.tensors.items():
+            if tensor.shape in ((rows,), (1, rows)) and called(name, wanted):
+                return name
+    return None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tiejax.checkpoints.hub.checkpoint import CONFIG, Checkpoint, Tensor
-from tiejax.checkpoints.hub.configurations import Family
+from tiejax.checkpoints.hub.configurations import Convertible
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import predicts
 from tiejax.checkpoints.hub.parameter_names import HEAD, OUTPUT_TABLE, POOLER, Slot, slots, view
@@ -33,7 +33,7 @@ class Places(NamedTuple):
     others: list[str]
 
 
-def find_places(checkpoint: Checkpoint, family: Family, shapes: Shapes, width: int, numbers: Sequence[int]) -> Places:
+def find_places(checkpoint: Checkpoint, family: Convertible, shapes: Shapes, width: int, numbers: Sequence[int]) -> Places:
     """Assign the tensors of a checkpoint to slots of tiejax's parameters.
 
     shapes: path -> shape of the parameters of the model that the configuration describes. width: the hidden size H.
@@ -61,7 +61,7 @@ def find_places(checkpoint: Checkpoint, family: Family, shapes: Shapes, width: i
     return Places(prefix, wanted, placed, copies, others)
 
 
-def _prefix(checkpoint: Checkpoint, family: Family) -> str:
+def _prefix(checkpoint: Checkpoint, family: Convertible) -> str:
     """Return the prefix of the encoder's names: the family's, or "" in checkpoints of a class without a head."""
     table = f"{family.names.modules['embed']}.weight"
     for prefix in (family.names.prefix, ""):
@@ -72,7 +72,7 @@ def _prefix(checkpoint: Checkpoint, family: Family) -> str:
     )
 
 
-def _stored(checkpoint: Checkpoint, family: Family, prefix: str, shapes: Shapes, width: int) -> dict[str, tuple[int, ...]]:
+def _stored(checkpoint: Checkpoint, family: Convertible, prefix: str, shapes: Shapes, width: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the parameters that the file stores: the head only if it has one, and a pooler if it has one."""
     head = [path for path in shapes if path.startswith(HEAD)]
     names = [name for slot in slots(family.names, head, prefix, ()) for name in slot.names]
@@ -98,7 +98,7 @@ def _check(tensor: Tensor, slot: Slot, shapes: Shapes) -> None:
         raise CheckpointError(f"{tensor.file}: {tensor.name} is {list(tensor.shape)}, but {CONFIG} implies {list(shape)}")
 
 
-def _check_others(checkpoint: Checkpoint, family: Family, prefix: str, others: Sequence[str]) -> None:
+def _check_others(checkpoint: Checkpoint, family: Convertible, prefix: str, others: Sequence[str]) -> None:
     """Raise CheckpointError for a tensor of the encoder without a slot: tiejax's model would compute something else."""
     names = family.names
     encoder = tuple(prefix + part.split(".")[0] + "." for part in (*names.modules.values(), names.layers))

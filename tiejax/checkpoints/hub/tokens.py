@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -11,7 +11,10 @@ from tokenizers import decoders, models, normalizers
 
 from tiejax.checkpoints.hub.checkpoint import read_json
 from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.reading import Progress
+from tiejax.text import corpus
 from tiejax.text.errors import CorpusError, first_line
+from tiejax.text.sources import TFDS
 from tiejax.text.tokenizer import MOST_IDS, bpe, byte_level, encoded, in_batches, in_parts, load
 
 CHARACTERS = 2**18  # longer documents are encoded in parts
@@ -76,9 +79,24 @@ def text_of(tokens: Tokens, token: int) -> str:
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in shown)
 
 
+def count_in_corpus(
+    tokens: Tokens, name: str, rows: int, progress: Progress
+) -> tuple[Int[np.ndarray, " rows"], dict[str, Any]]:
+    """Return the counts of `count_tokens` in a corpus, and an entry for a report.
+
+    name: a text file or a folder of text files. progress: called with (phase, tokens counted, None). Raises CorpusError.
+    """
+    if name.startswith(TFDS):
+        raise CorpusError(f"corpus {name}: expected a text file or a folder of text files")
+    documents = corpus.read(corpus.sources([name]))
+    counts = count_tokens(tokens, documents, rows, lambda number: progress("tokens counted", number, None))
+    numbers = {"tokens": int(counts.sum()), "different": int((counts > 0).sum())}
+    return counts, {"corpus": name, **numbers, "tokenizer": tokens.file.name}
+
+
 def count_tokens(
     tokens: Tokens, documents: Iterable[str], rows: int, seen: Callable[[int], None] = lambda number: None
-) -> Int[np.ndarray, "rows"]:
+) -> Int[np.ndarray, " rows"]:
     """Count the tokens of documents, without added special tokens.
 
     rows: number of rows of the table. seen: called with the number of tokens counted so far. Raises CorpusError if the

@@ -12,7 +12,7 @@ from jaxtyping import Int32
 from tiejax.checkpoints.hub import configurations
 from tiejax.checkpoints.hub.arrays import Written, read, write
 from tiejax.checkpoints.hub.checkpoint import CONFIG, Checkpoint, open_checkpoint
-from tiejax.checkpoints.hub.configurations import Family, Sizes
+from tiejax.checkpoints.hub.configurations import Convertible, Sizes
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, predicts
 from tiejax.checkpoints.hub.parameter_names import (
@@ -49,7 +49,7 @@ class Origin(NamedTuple):
         others: tensors that tiejax's model has no place for, such as a head for another task
     """
 
-    family: Family
+    family: Convertible
     config: dict[str, Any]
     sizes: Sizes
     prefix: str
@@ -78,7 +78,7 @@ class Loaded(NamedTuple):
     params: dict[str, Any]
     tied: bool
     vocabulary: int
-    owner: Int32[np.ndarray, "layers"]
+    owner: Int32[np.ndarray, " layers"]
     origin: Origin
 
 
@@ -165,7 +165,12 @@ def save(
     if PROJECTION in family.names.modules:
         flat = _identity(sizes.width, flat[TABLE].dtype) | flat
     tensors = _written(flat, family, _numbers(layers, groups), tied, head, origin)
-    config = _configuration(model, sizes, family, tied, head, tokenizer, origin)
+    old, config = (origin.sizes, dict(origin.config)) if origin else (None, configurations.new(model, family, tokenizer))
+    if origin is None or (predicts(config) and not head):
+        config["architectures"] = [family.classes[head]]
+    if origin is None or (head and family.names.ties and flag_of(config).tied != tied):
+        config[FLAG] = tied
+    config = configurations.configuration(sizes, family, old, config)
     same_dtypes = origin is not None and all(one.dtype == origin.dtypes.get(one.name, one.dtype) for one in tensors)
     if not same_dtypes:
         config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": tensors[0].dtype.name}
@@ -255,7 +260,7 @@ def _check(folder: Path, flat: Flat, model: LanguageModel, tied: bool) -> None:
 
 
 def _written(
-    flat: Flat, family: Family, numbers: Sequence[int], tied: bool, head: bool, origin: Origin | None
+    flat: Flat, family: Convertible, numbers: Sequence[int], tied: bool, head: bool, origin: Origin | None
 ) -> list[Written]:
     """Return the tensors to write, in the dtypes of the origin if that is exact, with the tensors that only the origin has."""
     prefix = origin.prefix if origin else family.names.prefix if head else ""
@@ -272,7 +277,7 @@ def _written(
     return written + [Written(name, array, array.dtype) for name, array in others.items()]
 
 
-def _names(slot: Slot, family: Family, tied: bool, known: Mapping[str, np.dtype]) -> list[str]:
+def _names(slot: Slot, family: Convertible, tied: bool, known: Mapping[str, np.dtype]) -> list[str]:
     """Return the names under which a slot's tensor is written: those it was read from, or else those of the family."""
     names = [name for name in slot.names if name in known]
     if slot.path == OUTPUT_TABLE and tied and family.names.ties:
@@ -280,24 +285,3 @@ def _names(slot: Slot, family: Family, tied: bool, known: Mapping[str, np.dtype]
     if slot.path == OUTPUT_BIAS and not (tied and names):
         return list(slot.names)  # for an untied model, the transformers library stores two biases and adds the first
     return names or list(slot.names[:1])
-
-
-def _configuration(
-    model: LanguageModel,
-    sizes: Sizes,
-    family: Family,
-    tied: bool,
-    head: bool,
-    tokenizer: tokenizers.Tokenizer | None,
-    origin: Origin | None,
-) -> dict[str, Any]:
-    """Return the configuration to write: that of the origin with changes, or a new one."""
-    if origin is None:
-        old, config = None, configurations.new(model, family, tokenizer)
-    else:
-        old, config = origin.sizes, dict(origin.config)
-    if origin is None or (predicts(config) and not head):
-        config["architectures"] = [family.classes[head]]
-    if origin is None or (head and family.names.ties and flag_of(config).tied != tied):
-        config[FLAG] = tied
-    return configurations.configuration(sizes, family, old, config)

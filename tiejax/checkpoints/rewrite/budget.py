@@ -20,8 +20,8 @@ class Budget(NamedTuple):
     """
 
     tables: dict[str, HubTable]
-    energies: Float[np.ndarray, "ranks"]
-    by_table: dict[str, Float[np.ndarray, "ranks"]]
+    energies: Float[np.ndarray, " ranks"]
+    by_table: dict[str, Float[np.ndarray, " ranks"]]
 
     @property
     def bytes_now(self) -> int:

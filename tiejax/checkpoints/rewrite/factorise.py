@@ -1,30 +1,31 @@
 """Factorising a checkpoint: a copy whose embedding tables are stored as products of narrow factors."""
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.locate import unknown
+from tiejax.checkpoints.hub.reading import Progress, check_memory
+from tiejax.checkpoints.hub.stored import Stored, stored_tables
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
+from tiejax.checkpoints.hub.tokens import count_in_corpus, find_tokens
 from tiejax.checkpoints.rewrite.budget import Budget, budget_of
-from tiejax.checkpoints.rewrite.card import section
 from tiejax.checkpoints.rewrite.factors import Product, form_of
-from tiejax.checkpoints.rewrite.rewrite import check_new, rewrite
+from tiejax.checkpoints.rewrite.rewrite import check_new, rewrite, section
 from tiejax.checkpoints.rewrite.spectrum import Spectrum, bytes_needed, factor_rows, maps, rank_for, spectrum
-from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
-from tiejax.checkpoints.rewrite.token_weights import token_weights
 from tiejax.system.memory import machine_memory
+from tiejax.text.errors import CorpusError
 
 Roles = Literal["input", "output", "both"]
-Progress = Callable[[str, int, int | None], None]  # (phase, done, total)
 
 RANK, TABLES = Field("rank"), Field("tables")
 MOST_WIDTH = 2**15  # limit of the width of all tables together; a Gram matrix of that width takes 8 GiB
+ROW_BYTES = 32  # of all arrays with one entry per row
 
 
 class Source(NamedTuple):
@@ -191,3 +192,22 @@ def write(planned: Plan, out: Path) -> str:
     card = section(checkpoint.folder, f"factorise --rank {rank}", changes)
     rewrite(checkpoint, out, form.config, {file: form.parts}, left_out, card)
     return form.title
+
+
+def token_weights(
+    name: str | None, folder: Path, rows: int, progress: Progress
+) -> tuple[Float[np.ndarray, " rows"] | None, dict[str, Any] | None]:
+    """Return the weights of the rows, and an entry for the report; both None if `name`, the corpus, is None.
+
+    A weight is the count of the row's token in the corpus plus one, scaled to a mean of one. Without adding one, rows of
+    tokens that do not occur would be unconstrained. folder: the checkpoint's folder, with its tokenizer. Raises CheckpointError
+    or CorpusError.
+    """
+    if name is None:
+        return None, None
+    tokens = find_tokens(folder)
+    if tokens is None:
+        raise CorpusError(f"corpus: {folder} has no tokenizer.json, vocab.txt or vocab.json, which are needed to count tokens")
+    check_memory(f"corpus: weights of {rows:,} rows", ROW_BYTES * rows)
+    counts, facts = count_in_corpus(tokens, name, rows, progress)
+    return (counts + 1) / np.mean(counts + 1), {**facts, "added": 1}

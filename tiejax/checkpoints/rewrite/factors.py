@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from tiejax.checkpoints.hub.arrays import rounded
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import flag_of, predicts, title_of, with_flag
 from tiejax.checkpoints.hub.locate import FACTORISED
+from tiejax.checkpoints.hub.stored import Stored
 from tiejax.checkpoints.hub.tables import BYTES, DTYPES, HubTable
 from tiejax.checkpoints.rewrite.rewrite import Part, part_of
-from tiejax.checkpoints.rewrite.stored import Stored
-from tiejax.checkpoints.rewrite.vectors import rounded
 
 OPT_WIDTH, OPT_INPUT = "word_embed_proj_dim", "embed_tokens.weight"
 ROLES = ("input", "output")

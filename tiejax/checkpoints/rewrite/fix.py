@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 from tiejax.checkpoints.check import Judgement, contradiction, foreign_prefix, judged
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FLAG, flag_of, with_flag
+from tiejax.checkpoints.hub.families import FLAG, flag_of, with_flag, word_of
 from tiejax.checkpoints.hub.locate import plain, stored_under, wrapped
-from tiejax.checkpoints.rewrite.card import section
-from tiejax.checkpoints.rewrite.further import further_copies
-from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, rewrite
-from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
+from tiejax.checkpoints.hub.stored import Stored, further_copies, stored_tables
+from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, rewrite, section
 
 
 class Repair(NamedTuple):
@@ -61,11 +59,11 @@ def fix(folder: Path, out: Path) -> tuple[str, ...]:
 
 def plan(checkpoint: Checkpoint) -> Repair:
     """Return the repair of a checkpoint; raises CheckpointError if it cannot be judged, or if it needs a decision."""
-    tables, flag = stored_tables(checkpoint), flag_of(checkpoint.config)
-    judgement = judged(checkpoint, tables, flag)
+    tables = stored_tables(checkpoint)
+    judgement = judged(checkpoint, tables)
     tied = _flag(checkpoint, tables, judgement)
     config = checkpoint.config if tied is None else with_flag(checkpoint.config, tied)
-    changes = [] if tied is None else [f"`{FLAG}` is {str(tied).lower()} at every level."]
+    changes = [] if tied is None else [f"`{FLAG}` is {word_of(tied)} at every level."]
     alone = tables.output if tables.relation == "head" else None
     left_out = _copies(checkpoint._replace(config=config), tables) if judgement.answer == "agrees" or tied else ()
     if left_out:

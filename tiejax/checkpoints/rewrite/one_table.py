@@ -10,10 +10,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from tiejax.checkpoints.hub.arrays import rounded
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.reading import steps
 from tiejax.checkpoints.hub.tables import HubTable
-from tiejax.checkpoints.rewrite.vectors import rounded
 
 Keep = Literal["input", "output", "mean", "aligned"]
 
@@ -31,7 +31,7 @@ class OneTable(NamedTuple):
     input: HubTable
     output: HubTable
     keep: Keep
-    scale: Float[np.ndarray, "width"] | None
+    scale: Float[np.ndarray, " width"] | None
     output_norm: float
 
     def rows(self, block: slice) -> Float[np.ndarray, "rows width"]:

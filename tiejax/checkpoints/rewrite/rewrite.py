@@ -4,29 +4,34 @@ Tensors are copied from file to file in blocks, never loaded whole. The new fold
 killed, and the old one is not changed. Links are copied as the files they point to.
 """
 
+import contextlib
 import errno
+import importlib.metadata
 import json
 import math
 import os
+import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiejax.checkpoints.hub.arrays import rounded
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, PARAMETERS, WEIGHTS, Checkpoint, Tensor, read_json
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.reading import counted, steps
-from tiejax.checkpoints.rewrite import new_folder
-from tiejax.checkpoints.rewrite.card import CARD
+from tiejax.checkpoints.hub.stored import LENGTH_BYTES, blocks_of, extent_of, header_of
 from tiejax.checkpoints.rewrite.entries import Entries, entries, other_formats
-from tiejax.checkpoints.rewrite.stored import LENGTH_BYTES, blocks_of, extent_of, header_of
-from tiejax.checkpoints.rewrite.vectors import rounded
 from tiejax.system.memory import size_words
+from tiejax.system.visible import visible_line
 
 METADATA = "__metadata__"
 ALIGNED = 8  # bytes; safetensors pads its header to a multiple of this
+CARD = "README.md"
+INCOMPLETE = "incomplete-"
+MOST_LETTERS = 50  # of the final name in the unique name: a name has at most 255 bytes, a letter up to four
 
 
 class Part(NamedTuple):
@@ -56,7 +61,7 @@ def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
 
     Raises CheckpointError if `out` exists or is in the folder, an entry cannot be copied, or two files contain one tensor.
     """
-    new_folder.check_new(out)
+    _check_absent(out)
     if checkpoint.twice:
         raise CheckpointError(f"{checkpoint.folder}: {checkpoint.twice}; keep one of the two")
     if within(out, checkpoint.folder):
@@ -104,7 +109,7 @@ def rewrite(
     try:
         _check_space(out, needed)
         step = steps(f"writing {out.name}", needed)
-        with new_folder.new_folder(out) as folder:
+        with new_folder(out) as folder:
             for path in listed.folders:
                 (folder / path).mkdir()
             for path in listed.files:
@@ -112,7 +117,8 @@ def rewrite(
                 if file in changed & filled:
                     _write(file, target, leave, added.get(file, []), step)
                 elif file not in changed and file not in texts:
-                    _copy(file, target, step)
+                    with target.open("wb") as opened:
+                        opened.writelines(counted(blocks_of(file, 0, _size(file)), step))
             for file, text in texts.items():
                 (folder / file.name).write_bytes(text)
             with (folder / CARD).open("ab") as opened:
@@ -139,11 +145,6 @@ def _check_space(out: Path, needed: int) -> None:
     if disk.total and needed > disk.free:  # some file systems do not know their size
         free = f"the copy takes {size_words(needed)}, of which {size_words(disk.free)} are free"
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {free}", str(out))
-
-
-def _copy(file: Path, out: Path, step: Callable[[int], None]) -> None:
-    with out.open("wb") as target:
-        target.writelines(counted(blocks_of(file, 0, _size(file)), step))
 
 
 def _size(file: Path) -> int:
@@ -220,3 +221,56 @@ def _to_disk(folder: Path) -> None:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+
+
+def section(folder: Path, command: str, changes: str) -> str:
+    """Return the section of the copy's model card that says what was changed, in Markdown.
+
+    folder: the checkpoint that was rewritten. changes: sentences.
+    """
+    version = importlib.metadata.version("tiejax")
+    by = f"`tiejax {command}` (version {version}) wrote this checkpoint from {_name(folder)}."
+    others = [f"`{file}`" for file in other_formats(Path(name) for name in sorted(os.listdir(folder)))]
+    left = f" Weights in other formats were not copied, since they are unchanged: {', '.join(others)}." if others else ""
+    return f"\n\n## Changed by tiejax\n\n{by} {changes}{left}\n"
+
+
+def _name(folder: Path) -> str:
+    """Return the name of a checkpoint: its id and revision if it is in the hub's cache, or else the name of its folder."""
+    cached = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and cached.startswith("models--"):
+        return f"`{cached.removeprefix('models--').replace('--', '/')}` at `{folder.name}`"
+    return f"`{visible_line(Path(os.path.realpath(folder)).name)}`"
+
+
+def _check_absent(out: Path) -> None:
+    """Raise CheckpointError if `out` exists, even as a dangling link, or if no folder can have that name."""
+    try:
+        out.lstat()
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{out}: cannot be created: {getattr(error, 'strerror', None) or error}") from None
+    raise CheckpointError(f"{out}: already exists; name a new folder")
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield a new folder next to `out`, and rename it to `out` at the end.
+
+    After an exception, the folder and any parents created for it are removed. A process that is killed leaves
+    `incomplete-...-OUT`, which no later process uses or removes.
+    """
+    parents = [parent for parent in out.absolute().parents if not os.path.lexists(parent)]
+    folder = out.with_name(f"{INCOMPLETE}{secrets.token_hex(4)}-{out.name[:MOST_LETTERS]}")
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        _check_absent(out)  # another process may have created it meanwhile
+        os.rename(folder, out)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in parents:  # innermost first
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise

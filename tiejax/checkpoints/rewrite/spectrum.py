@@ -34,7 +34,7 @@ class Spectrum(NamedTuple):
     each table in M. precision: numerical error of the energies; energies closer to 1 than this count as 1.
     """
 
-    values: Float[np.ndarray, "directions"]
+    values: Float[np.ndarray, " directions"]
     vectors: Float[np.ndarray, "all_widths directions"]
     scales: tuple[float, ...]
     widths: tuple[int, ...]
@@ -46,7 +46,7 @@ class Spectrum(NamedTuple):
         return float(np.sqrt(np.mean(np.square(self.scales))))
 
 
-def spectrum(tables: Sequence[Table], weights: Float[np.ndarray, "rows"] | None = None) -> Spectrum:
+def spectrum(tables: Sequence[Table], weights: Float[np.ndarray, " rows"] | None = None) -> Spectrum:
     """Return the spectrum of M^T diag(w) M.
 
     The r eigenvectors V_r of the largest eigenvalues minimise sum_i w_i |m_i - a_i V_r^T|^2. The optimal a_i = m_i V_r does not
@@ -67,12 +67,12 @@ def bytes_needed(rows: int, width: int) -> int:
     return ARRAYS * 8 * width * min(rows, width)
 
 
-def energy_kept(found: Spectrum) -> Float[np.ndarray, "directions"]:
+def energy_kept(found: Spectrum) -> Float[np.ndarray, " directions"]:
     """Return the energy kept at ranks 1, 2, ...: 1 - |M - A B|^2 / |M|^2, the sum of the largest eigenvalues."""
     return _shares(found.values, found.precision)
 
 
-def energies_by_table(found: Spectrum) -> list[Float[np.ndarray, "directions"]]:
+def energies_by_table(found: Spectrum) -> list[Float[np.ndarray, " directions"]]:
     """Return, for each table alone, the energy kept at ranks 1, 2, ...: 1 - |E - A B|^2 / |E|^2.
 
     With v the table's part of an eigenvector, this is the sum of eigenvalue * |v|^2, divided by its value at full rank.
@@ -91,7 +91,7 @@ def _shares(parts: np.ndarray, precision: float) -> np.ndarray:
     return np.where(shares > 1 - precision, 1.0, shares)
 
 
-def rank_for(energies: Float[np.ndarray, "ranks"], wanted: float) -> int:
+def rank_for(energies: Float[np.ndarray, " ranks"], wanted: float) -> int:
     """Return the lowest rank that keeps the energy `wanted`, or the full rank if rounding errors leave none."""
     return min(int(np.searchsorted(energies, wanted)), len(energies) - 1) + 1
 

@@ -10,13 +10,11 @@ from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.families import FLAG, title_of, with_flag
 from tiejax.checkpoints.hub.locate import located, unknown
+from tiejax.checkpoints.hub.stored import further_copies, stored_tables
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
-from tiejax.checkpoints.rewrite.card import section
-from tiejax.checkpoints.rewrite.further import further_copies
-from tiejax.checkpoints.rewrite.last_norm import last_norm
 from tiejax.checkpoints.rewrite.one_table import Keep, OneTable, blocks, one_table
-from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, part_of, rewrite
-from tiejax.checkpoints.rewrite.stored import stored_tables
+from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, part_of, rewrite, section
+from tiejax.checkpoints.rewrite.states import last_norm
 from tiejax.checkpoints.rewrite.tie_report import Pair, Report, measure
 
 

@@ -1,27 +1,160 @@
 """The report on tying a checkpoint: how much the tables and the logits change, and whether that is too much."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from tiejax.checkpoints.hub.architectures import Architecture
-from tiejax.checkpoints.hub.bias import bias_of
+from tiejax.checkpoints.hub.arrays import vector
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
-from tiejax.checkpoints.hub.families import flag_of
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.families import flag_of, text_part
+from tiejax.checkpoints.hub.locate import bias_of
+from tiejax.checkpoints.hub.stored import WORDS, Relation
 from tiejax.checkpoints.hub.tables import HubTable
-from tiejax.checkpoints.rewrite.last_norm import LastNorm
-from tiejax.checkpoints.rewrite.logits import Moved, moved
-from tiejax.checkpoints.rewrite.one_table import Distances, OneTable, distances
-from tiejax.checkpoints.rewrite.states import States, drawn, given
-from tiejax.checkpoints.rewrite.stored import WORDS, Relation
-from tiejax.checkpoints.rewrite.vectors import vector
+from tiejax.checkpoints.rewrite.one_table import Distances, OneTable, blocks, distances
+from tiejax.checkpoints.rewrite.states import LastNorm, drawn, given
 
 # Limits of the mean KL divergence, in nats, and of the share of states whose likeliest token stays the same.
 MOST_KL, LEAST_TOP1 = 0.01, 0.99
 # Limit of the relative change of the input table if the model is not run: fixed hidden states do not show its effect.
 MOST_INPUT = 0.01
 UNKNOWN_SCALE = "no layer normalisation is known to precede the head, so that the scale of the hidden states is a guess"
+TOGETHER = 2**22  # number of logits in memory at one time, of all states and a block of tokens
+# How the transformers library transforms the logits of each `model_type`, with its defaults: it multiplies by a factor, or
+# computes cap * tanh(logits / cap). It ignores these keys for other types.
+FACTOR, FACTORS = "logit_scale", {"cohere": 0.0625, "cohere2": 0.0625}
+CAP, CAPS = "final_logit_softcapping", {"gemma2": 30.0, "gemma3_text": None, "gemma3n": 30.0, "gemma3n_text": 30.0}
+
+
+class Moved(NamedTuple):
+    """Change of the logits over a set of states.
+
+    kl: mean KL(softmax(old logits) || softmax(new logits)), in nats. top1: share of the states whose likeliest token stays the
+    same. loss_before, loss_after: mean of -ln softmax(logits)[target], in nats; None if the targets are unknown.
+    """
+
+    kl: float
+    top1: float
+    loss_before: float | None
+    loss_after: float | None
+
+
+class LogitTransform(NamedTuple):
+    """The transform of logits before the softmax: cap * tanh(factor * logits / cap), or factor * logits without a cap."""
+
+    factor: float
+    cap: float | None
+
+    def __call__(self, logits: Float[np.ndarray, "states tokens"]) -> Float[np.ndarray, "states tokens"]:
+        """Return the transformed logits."""
+        logits = logits * self.factor
+        return logits if self.cap is None else self.cap * np.tanh(logits / self.cap)
+
+
+def logit_transform(config: dict[str, Any]) -> LogitTransform:
+    """Return a model's transform of its logits; raises CheckpointError for a number that is not finite or not above 0."""
+    kind, text = config.get("model_type"), text_part(config)
+    if not isinstance(kind, str):
+        return LogitTransform(1.0, None)
+    factor = _number(FACTOR, text.get(FACTOR, FACTORS[kind])) if kind in FACTORS else 1.0
+    cap = text.get(CAP, CAPS[kind]) if kind in CAPS else None
+    return LogitTransform(factor, None if cap is None else _number(CAP, cap))
+
+
+def _number(key: str, value: object) -> float:
+    """Return a number of a configuration, checked to be positive and finite in float32, the transformers library's dtype."""
+    try:
+        with np.errstate(over="ignore", under="ignore"):
+            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+            single = np.float32(number)
+    except OverflowError:  # an integer with hundreds of digits
+        number, single = np.inf, np.float32(np.inf)
+    if not np.isfinite(single) or single < np.finfo(np.float32).tiny:
+        raise CheckpointError(f"config.json: {key}: expected a finite number above 0, got {str(value)[:20]}")
+    return number
+
+
+class Softmax:
+    """A streaming softmax for each state over blocks of tokens: the normaliser and the likeliest token so far."""
+
+    def __init__(self, states: int) -> None:
+        self.most, self.sum = np.full(states, -np.inf), np.zeros(states)
+        self.likeliest = np.zeros(states, np.int64)
+
+    def see(
+        self, logits: Float[np.ndarray, "states block"], first: int
+    ) -> tuple[Float[np.ndarray, " states"], Float[np.ndarray, "states block"]]:
+        """Add the logits of a block of tokens that starts at `first`.
+
+        Returns the factor by which earlier sums are rescaled, and exp(logits) of the block on the new scale.
+        """
+        token = logits.argmax(axis=1)
+        highest = np.take_along_axis(logits, token[:, None], axis=1)[:, 0]
+        self.likeliest = np.where(highest > self.most, first + token, self.likeliest)
+        most = np.maximum(self.most, highest)
+        less, self.most = np.exp(self.most - most), most
+        added = np.exp(logits - most[:, None])
+        self.sum = self.sum * less + added.sum(axis=1)
+        return less, added
+
+    @property
+    def log_sum(self) -> Float[np.ndarray, " states"]:
+        """The logarithm of the sum of exp(logits), for each state."""
+        return self.most + np.log(self.sum)
+
+
+def moved(
+    table: OneTable,
+    before: Float[np.ndarray, "states width"],
+    after: Float[np.ndarray, "states width"],
+    bias: Float[np.ndarray, " tokens"] | None,
+    config: dict[str, Any],
+    targets: Int[np.ndarray, " states"] | None = None,
+) -> Moved:
+    """Compare the logits before . Y^T + b with (after diag(c)) . T^T + b, where c is the scale of the table, if any.
+
+    before, after: hidden states before the output table, in the old and the new model. config: the model's configuration, for
+    the transform of its logits. Both tables are read once, in blocks of tokens: with l the old logits and m the new ones,
+    KL = sum_t p_t (l_t - m_t) - ln sum e^l + ln sum e^m. Raises CheckpointError if a file cannot be read or a number is not
+    finite.
+    """
+    old, new, number = Softmax(len(before)), Softmax(len(before)), len(before)
+    difference, target_logits = np.zeros(number), np.zeros((2, number))
+    for first, was, now in _logits(table, before, after, bias, logit_transform(config)):
+        less, added = old.see(was, first)
+        new.see(now, first)
+        difference = difference * less + np.einsum("ij,ij->i", added, was - now)
+        if targets is not None:
+            here = np.flatnonzero((targets >= first) & (targets < first + was.shape[1]))
+            target_logits[:, here] = [logits[here, targets[here] - first] for logits in (was, now)]
+    kl = float(np.mean(difference / old.sum - old.log_sum + new.log_sum))
+    losses = [float(np.mean(softmax.log_sum - found)) for softmax, found in zip((old, new), target_logits, strict=True)]
+    if not np.isfinite([kl, *losses]).all():
+        raise CheckpointError(f"{table.output.file}: {table.output.name}: the logits are not finite")
+    known = targets is not None
+    top1 = float(np.mean(old.likeliest == new.likeliest))
+    return Moved(max(kl, 0.0), top1, losses[0] if known else None, losses[1] if known else None)
+
+
+def _logits(
+    table: OneTable, before: np.ndarray, after: np.ndarray, bias: np.ndarray | None, transform: LogitTransform
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield, for each block of tokens, its first token and the old and new logits in float64; raises CheckpointError."""
+    with np.errstate(all="ignore"):  # an overflow shows in the logits
+        scaled = after if table.scale is None else (after * table.scale).astype(np.float32)
+    for block in blocks(table.input, "logits", max(TOGETHER // len(before), 1)):
+        with np.errstate(all="ignore"):
+            pair = before @ table.output[block].T, scaled @ table.rows(block).T
+        for one, logits in zip((table.output, table.input), pair, strict=True):
+            if not np.isfinite(logits).all():
+                raise CheckpointError(f"{one.file}: {one.name}: the logits are not finite in float32")
+        added = 0 if bias is None else bias[block]
+        was, now = (transform(logits.astype(np.float64) + added) for logits in pair)
+        yield block.start, was, now
 
 
 class Pair(NamedTuple):
@@ -117,10 +250,6 @@ def measure(pair: Pair, table: OneTable, text: str | None, hidden: str | None, n
         states = given(Path(hidden).expanduser(), width)
     else:
         states = drawn(number, width, pair.norm, seed)
-    return _report(pair, table, states)
-
-
-def _report(pair: Pair, table: OneTable, states: States) -> Report:
     found = moved(table, states.before, states.after, _bias(pair), pair.checkpoint.config, states.targets)
     saved, flag = HubTable(pair.output).nbytes, flag_of(pair.checkpoint.config)
     flagged = flag.where if flag.tied else None

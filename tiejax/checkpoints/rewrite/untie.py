@@ -7,9 +7,8 @@ from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoin
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, title_of, with_flag
 from tiejax.checkpoints.hub.locate import stored_under, unknown
-from tiejax.checkpoints.rewrite.card import section
-from tiejax.checkpoints.rewrite.rewrite import copy_of, rewrite
-from tiejax.checkpoints.rewrite.stored import Stored, stored_tables
+from tiejax.checkpoints.hub.stored import Stored, stored_tables
+from tiejax.checkpoints.rewrite.rewrite import copy_of, rewrite, section
 
 
 def untie(folder: Path, out: Path) -> str:

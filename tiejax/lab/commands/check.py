@@ -20,7 +20,7 @@ class Settings:
 
     Args:
         folders: folders of checkpoints in the Hugging Face format (config.json and *.safetensors, also sharded), or ids on the
-            hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION
+            hub, ORGANISATION/NAME or ORGANISATION/NAME@REVISION, of which only the tables are downloaded
         fix: folder in which to write a repaired copy of the only checkpoint, which must not exist
     """
 
@@ -37,10 +37,7 @@ COMMAND = CommandLine(
     "is to be repaired and none was; 2 if a repair needs a decision, which is named.",
     example="Example: PROGRAM checkpoints/* --json; PROGRAM --fix repaired checkpoints/some-model.",
     switches={"json": "print the results as one JSON object"},
-    positional={
-        "folders": "folders of checkpoints in the Hugging Face format (config.json and *.safetensors, also sharded), or ids on "
-        "the hub such as openai-community/gpt2, of which only the tables are downloaded"
-    },
+    positional=("folders",),
 )
 
 

@@ -6,14 +6,17 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from tiejax.checkpoints.hub import reading
 from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import budget as budgets
 from tiejax.checkpoints.rewrite import factorise
+from tiejax.checkpoints.rewrite.budget import Budget, ranks_of_curve
 from tiejax.checkpoints.rewrite.factorise import Plan, Roles, Source
 from tiejax.checkpoints.rewrite.rewrite import check_new, within
-from tiejax.lab.commands.budget_figure import plot_budget
 from tiejax.lab.reporting import figures
 from tiejax.lab.runs import writing
 from tiejax.lab.runs.console import Console
@@ -22,6 +25,8 @@ from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.text.errors import CorpusError
 
 BUDGET = "budget.json"
+MEGABYTE = 10**6
+COLOURS = {"input": figures.BLUE, "output": figures.ORANGE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +34,8 @@ class Settings:
     """The tables to factorise, the rank, and the folders to write.
 
     Args:
-        folder: folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded)
+        folder: folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), or its id on
+            the hub
         out: folder to write, which must not exist (default: only compute the budget)
         tables: the tables to factorise: input, output, or both with one shared factor (default: every table that is stored)
         rank: number of columns of the shared factor, at most the width of the table, or of both tables together
@@ -75,11 +81,7 @@ COMMAND = CommandLine(
     example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-narrow --energy .99.",
     switches={},
     first=("tables", "rank", "energy", "corpus", "report"),
-    positional={
-        "folder": "folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), or its id "
-        "on the hub",
-        "out": "folder to write, which must not exist (default: only compute the budget)",
-    },
+    positional=("folder", "out"),
 )
 
 
@@ -141,3 +143,38 @@ def _write_report(folder: Path, planned: Plan) -> Path:
     figures.save(plot_budget(planned.budget, planned.rank), folder, "budget")
     writing.replace(folder / BUDGET, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     return folder / BUDGET
+
+
+def plot_budget(budget: Budget, rank: int | None) -> Figure:
+    """Plot the energy kept against the bytes of the factors.
+
+    Vertical lines mark the bytes of unfactorised tables, and a point marks the chosen rank.
+    """
+    figure, axes = figures.grid(1, 1, 5.2, 3.4, below=0.6)
+    panel = axes[0]
+    ranks = ranks_of_curve(len(budget.energies))
+    sizes = [budget.bytes_at(rank) / MEGABYTE for rank in ranks]
+    places = np.array(ranks) - 1
+    label = "both tables, one factor" if budget.by_table else f"{next(iter(budget.tables))} table"
+    panel.plot(sizes, budget.energies[places], color="black", linewidth=2, label=label)
+    for role, energies in budget.by_table.items():
+        panel.plot(sizes, energies[places], color=COLOURS[role], linewidth=1, label=f"the {role} table alone")
+    for size, style, name in _unfactorised(budget):
+        panel.axvline(size / MEGABYTE, color="grey", linewidth=1, linestyle=style, label=name)
+    if rank is not None:
+        chosen = budget.bytes_at(rank) / MEGABYTE, budget.energies[rank - 1]
+        panel.plot(*chosen, "o", color=figures.GREEN, label=f"rank {rank:,}")
+    panel.set_xlim(left=0)
+    panel.set_ylim(top=1.01)
+    panel.set_xlabel("size of the factors (MB)")
+    panel.set_ylabel("energy kept")
+    figures.legend_below(figure, panel, columns=2)
+    return figure
+
+
+def _unfactorised(budget: Budget) -> Sequence[tuple[int, str, str]]:
+    """Return bytes, line style and label of each vertical line."""
+    if not budget.by_table:
+        return [(budget.bytes_now, "--", "table as stored")]
+    one = next(iter(budget.tables.values())).nbytes
+    return [(one, ":", "one table for both"), (2 * one, "--", "two tables")]

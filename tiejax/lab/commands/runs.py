@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiejax.lab.commands.studies import STUDIES, load
+from tiejax.lab.commands.studies import NAMES, load
 from tiejax.lab.reporting.finding import EARLIER, VERDICTS, is_claims, tally
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, differing, read, settings_of
@@ -40,7 +40,7 @@ COMMAND = CommandLine(
         "json": "print a JSON array with an object for each run (path, study, state, settings, parts, looks, claims, format, "
         "damage)"
     },
-    positional={"folder": "folder that is searched for run directories, at any depth (default: runs)"},
+    positional=("folder",),
 )
 
 
@@ -121,8 +121,8 @@ def describe(folder: Path) -> Listed:
     if results is None:
         return run
     run = dataclasses.replace(run, format=results.get("format", 1))
-    # The claims in the results of a comparison are those of the compared runs.
-    claims = None if manifest.study == "comparison" else results.get("claims")
+    # The claims in the results of `compare` are those of the compared runs.
+    claims = None if manifest.study == "compare" else results.get("claims")
     if not is_claims(claims):
         return run
     counts = Counter(claim["verdict"] for claim in claims)
@@ -152,7 +152,7 @@ def lines(run: Listed) -> Iterator[str]:
 def parts_and_looks(manifest: Manifest) -> tuple[list[int] | None, list[int] | None]:
     """Return the number of seeds of each part of a run, and the looks that are planned; None for what it does not have."""
     parts = [len(seed_list(part)) for part in manifest.parts] or None
-    study = load(manifest.study) if manifest.study in STUDIES else None
+    study = load(manifest.study) if manifest.study in NAMES else None
     if study is None or not study.appends or not manifest.settings.get("until"):
         return parts, None
     return parts, looks_up_to(study.settings.LOOKS, len(seed_list(manifest.settings["seeds"])))
@@ -160,7 +160,7 @@ def parts_and_looks(manifest: Manifest) -> tuple[list[int] | None, list[int] | N
 
 def changed_settings(manifest: Manifest) -> dict[str, Any]:
     """Return the settings of a run that differ from the defaults of its study."""
-    if manifest.study not in STUDIES:
+    if manifest.study not in NAMES:
         return {}
     study = load(manifest.study)
     default = study.settings()

@@ -80,7 +80,7 @@ COMMAND = CommandLine(
     "the report is printed.",
     example="Example: PROGRAM runs/layer_tying --map sequence --distinct 3 --lora_rank 4 --out shared.safetensors.",
     switches={},
-    positional={"run": "directory of a layer-tying run"},
+    positional=("run",),
 )
 
 

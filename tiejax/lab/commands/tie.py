@@ -25,7 +25,7 @@ class Settings:
 
     Args:
         folder: folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), with two tables
-            of the same shape
+            of the same shape, or its id on the hub
         out: folder to write, which must not exist (default: only print the report)
         keep: the table for both uses: input, output, their mean, or aligned (the best fit to both tables if each column of the
             output table may have its own scale; the scale goes into the layer normalisation before the head)
@@ -71,10 +71,7 @@ COMMAND = CommandLine(
         "force": "write the copy even if the logits change too much",
         "json": "print the report as one JSON object",
     },
-    positional={
-        "folder": "folder of a checkpoint in the Hugging Face format, with two tables of the same shape, or its id on the hub",
-        "out": "folder to write, which must not exist (default: only print the report)",
-    },
+    positional=("folder", "out"),
     first=("keep", "text", "force"),
 )
 

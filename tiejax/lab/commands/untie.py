@@ -18,7 +18,8 @@ class Settings:
     """The checkpoint to untie, and the folder to write.
 
     Args:
-        folder: folder of a tied checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded)
+        folder: folder of a tied checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), or its id
+            on the hub
         out: folder to write, which must not exist
     """
 
@@ -32,10 +33,7 @@ COMMAND = CommandLine(
     "folder is not changed.",
     example="Example: PROGRAM checkpoints/some-model checkpoints/some-model-untied.",
     switches={},
-    positional={
-        "folder": "folder of a tied checkpoint in the Hugging Face format, or its id on the hub",
-        "out": "folder to write, which must not exist",
-    },
+    positional=("folder", "out"),
 )
 
 

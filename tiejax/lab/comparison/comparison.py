@@ -14,13 +14,13 @@ import numpy as np
 from tiejax import tying
 from tiejax.lab.comparison import checks, data, page
 from tiejax.lab.comparison.arms import Arm, tied, untie_at, untied
-from tiejax.lab.comparison.budget import block_size
 from tiejax.lab.comparison.claims import OwnClaims
 from tiejax.lab.comparison.optimizer import Schedule, warm_up_constant_decay
 from tiejax.lab.comparison.recipe import Recipe
 from tiejax.lab.comparison.settings import Settings, settings_of
+from tiejax.lab.comparison.step_count import block_size
 from tiejax.lab.comparison.study import Subject
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import METRICS, REPORT, RESULTS
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -29,7 +29,7 @@ from tiejax.system.processors import cores
 
 PyTree = Any
 LATE = untie_at(2 / 3)
-NAME = "own_model"  # of the study, in run directories
+NAME = "comparison"  # of the study, in run directories
 
 
 class Outcome(NamedTuple):
@@ -136,7 +136,7 @@ class Comparison:
 
     def main(self) -> NoReturn:
         """Run the comparison as a command: parse the command line, train, write the report, and exit."""
-        launch.open_study(self.study)
+        entry.open_study(self.study)
 
     def run(self, out: str | Path | None = None, resume: bool = False, overwrite: bool = False, **settings: Any) -> Outcome:
         """Run the comparison; return its outcome.
@@ -155,7 +155,7 @@ class Comparison:
         flags = [f"--{name}={json.dumps(value) if isinstance(value, list | tuple) else value}" for name, value in given.items()]
         switches = [f"--{name}" for name, on in (("resume", resume), ("overwrite", overwrite)) if on]
         try:
-            status = launch.main(self.study, [*flags, *switches])
+            status = entry.main(self.study, [*flags, *switches])
         except BadInput as error:
             raise ValueError(str(error)) from None
         if status:
@@ -245,14 +245,13 @@ def simple_study(name: str, settings: type[Settings], build: Callable[[Any], Com
             description=f"Compare tied, untied, and tied-then-untied {subject} over seeds, and write figures and a report into "
             "a run directory.",
             example="Example: PROGRAM --seeds 8 --hours 1. An interrupted run continues with the same command and --resume.",
-            switches={name: text for name, text in SWITCHES.items() if name != "distributed"},
+            switches=SWITCHES,
             first=("seeds", "steps", "hours", "rates", "margin", "resume", "overwrite", "out"),
         ),
         run="tiejax.lab.comparison.study:run",
         prepare=prepare,
         may_change=("checkpoint_every", "tracker"),
         appends=True,
-        single_process=True,
     )
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.training.example_feed import ExampleFeed, FunctionFeed
+from tiejax.training.sources import ExampleFeed, FunctionFeed
 from tiejax.tying.leaves import tree_bytes
 from tiejax.tying.tie import leaves_by_path
 

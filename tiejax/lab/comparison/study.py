@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -12,18 +13,17 @@ import numpy as np
 from tiejax import tying
 from tiejax.lab.comparison import claims, figures, page, segments
 from tiejax.lab.comparison.arms import Arm, Class
-from tiejax.lab.comparison.budget import PLAN, Budget, block_size, seconds_of_step, steps_of
 from tiejax.lab.comparison.data import length_of
 from tiejax.lab.comparison.recipe import FINAL, Recipe, with_metrics
 from tiejax.lab.comparison.settings import Settings
+from tiejax.lab.comparison.step_count import PLAN, StepCount, block_size, seconds_of_step, steps_of
 from tiejax.lab.comparison.training import (
     Arrays,
     Trainer,
     Tuning,
     costs_of,
     diverged,
-    join_blocks,
-    train_block,
+    train_seeds,
     tune,
     tuning_blocks,
     tuning_stage,
@@ -31,13 +31,12 @@ from tiejax.lab.comparison.training import (
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
+from tiejax.lab.runs.parts import Looks, facts_of, parts_begun
 from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
 from tiejax.lab.runs.stages import Stages, Stopped
-from tiejax.lab.runs.train import begin, warn_of_deadlock
+from tiejax.lab.runs.train import begin, check_same_data, warn_of_deadlock
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.sizes import MOST_STEPS
-from tiejax.statistics.power import fewest_seeds
 from tiejax.system.json_values import plain
 from tiejax.tying.leaves import tree_bytes
 
@@ -79,27 +78,33 @@ class Subject(NamedTuple):
 def run(launched: Launched, console: Console) -> int:
     """Run a comparison; return its exit status."""
     settings, directory, subject = launched.settings, launched.run, launched.prepared
-    assert directory is not None
-    directory.bind(subject.fingerprint)
-    stop, facts = begin(launched, console)
-    parts = directory.manifest.all_parts
-    announce(settings, subject, console, parts)
+    if directory is not None:
+        directory.bind(subject.fingerprint)
+    check_same_data(subject.fingerprint, "training: the processes have different examples; give all of them the same")
+    stop = begin(launched, console, max(1, len(claims.compared(subject.arms))))
+    parts = parts_begun(launched)
+    announce(settings, subject, console)
     warn_of_deadlock(settings.mesh, console)
     block, known = block_size(parts, settings.mesh), settings.steps or MOST_STEPS
     stages = Stages(launched, console, stop, costs(settings, subject, parts, known))
     try:
         with console:
-            steps = steps_of(budget_of(settings, subject, stages, parts), stages, block, console)
+            steps = steps_of(step_count_of(settings, subject, stages, parts), stages, block, console)
             every = settings.every(steps)
             subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
             trainer = Trainer(subject.recipe, steps, stages)
             chosen = tune_all(trainer, settings, subject, block, console)
             rates = {kind: found.point for kind, found in chosen.items()}
-            arrays, looks = train_all(launched, trainer, subject, rates, console)
+            whole, test = segments.segments_of(subject.arms), functools.partial(rows_of, subject=subject, settings=settings)
+            in_blocks = functools.partial(blocks_of, whole=whole, size=block)
+            arrays, parts, looks = train_seeds(launched, trainer, rates, in_blocks, test, console)
     except Stopped:
         console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
         return 130
-    seeds = [seed for part in directory.manifest.all_parts for seed in seed_list(part)]
+    if directory is None:
+        return 0
+
+    seeds = [seed for part in parts for seed in part]
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
     results = plain(
         {
@@ -111,18 +116,18 @@ def run(launched: Launched, console: Console) -> int:
             ),
             "tuning_seeds": settings.tuning_seeds if settings.tuned else [],
             **summary(arrays, seeds, subject, settings, looks),
-            **facts_of(looks, [seed_list(part) for part in directory.manifest.all_parts]),
+            **facts_of(looks, parts),
             "timing": stages.timing,
         }
     )
     render = functools.partial(page.page, sections=subject.sections)
-    finish(directory, settings, results, facts, figures.plot_all(arrays, results), render, console, launched.tracker)
+    finish(launched, console, results, figures.plot_all(arrays, results), render)
     console.result(page.sentence(results))
     return 0
 
 
-def announce(settings: Settings, subject: Subject, console: Console, parts: Sequence[int | list[int]]) -> None:
-    """Print what is compared, and whether the seeds can decide anything."""
+def announce(settings: Settings, subject: Subject, console: Console) -> None:
+    """Print what is compared."""
     data = subject.recipe.data
     examples = "batches of a function" if data.made else f"{length_of(data.training):,} examples"
     names = ", ".join(arm.name for arm in subject.arms)
@@ -136,12 +141,6 @@ def announce(settings: Settings, subject: Subject, console: Console, parts: Sequ
     console.say(
         f"training: {examples} in batches of {data.batch_size}{epochs}; held out: {length_of(data.held_out):,} examples"
     )
-    tested = len(claims.compared(subject.arms))
-    if tested and settings.number_of_seeds < (needed := fewest_seeds(tested)):
-        console.warn(
-            f"--seeds: {settings.number_of_seeds} cannot decide any of {tested} claims that are tested together; that takes at "
-            f"least {needed}"
-        )
 
 
 def on_records(arms: Sequence[Arm], steps: int, every: int) -> list[Arm]:
@@ -177,12 +176,12 @@ def costs(settings: Settings, subject: Subject, parts: Sequence[int | list[int]]
     return planned
 
 
-def budget_of(settings: Settings, subject: Subject, stages: Stages, parts: Sequence[int | list[int]]) -> Budget:
+def step_count_of(settings: Settings, subject: Subject, stages: Stages, parts: Sequence[int | list[int]]) -> StepCount:
     """Return what decides the number of steps."""
     block = block_size(parts, settings.mesh)
     trainer = Trainer(subject.recipe, MOST_STEPS, stages)
     kinds = len(subject.classes) if settings.tuned else 0
-    return Budget(
+    return StepCount(
         steps=settings.steps,
         hours=settings.hours,
         unit=1,
@@ -216,7 +215,7 @@ def tune_all(trainer: Trainer, settings: Settings, subject: Subject, block: int,
             of_rates = tune(trainer, tuning, rates, lambda value, factor=factor: point_of(subject, value, factor))
             rate, tried["learning rate"] = of_rates.rate, of_rates
         if len(factors) > 1:
-            of_factors = tune(trainer, tuning, factors, lambda value, rate=rate: point_of(subject, rate, value))
+            of_factors = tune(trainer, tuning, factors, lambda value, rate=rate: point_of(subject, rate, value), math.inf)
             factor, tried["table factor"] = of_factors.rate, of_factors
         for name, one in tried.items():
             for line in rate_lines({kind: one}, subject.unit, name):
@@ -225,31 +224,17 @@ def tune_all(trainer: Trainer, settings: Settings, subject: Subject, block: int,
     return found
 
 
-def train_all(
-    launched: Launched, trainer: Trainer, subject: Subject, rates: Mapping[Class, Point], console: Console
-) -> tuple[Arrays, Looks]:
-    """Train all blocks of seeds, and with `--until decided` those of further looks; return their arrays and the looks."""
-    settings, directory = launched.settings, launched.run
-    assert directory is not None
-    trained: dict[str, tuple[list[int], Arrays]] = {}
-    whole = segments.segments_of(subject.arms)
-    while True:
-        parts = [seed_list(part) for part in directory.manifest.all_parts]
-        for seeds in segments.blocks_of(parts, block_size(directory.manifest.all_parts, settings.mesh)):
-            name = "-".join(map(str, seeds))
-            if name not in trained:
-                for stage, cost in costs_of(whole, seeds).items():
-                    trainer.stages.add(stage, cost)
-                trained[name] = seeds, train_block(trainer, whole, seeds, rates)
-        seeds = [seed for part in parts for seed in part]
-        arrays, looks = join_blocks([*trained.values()], seeds), looks_done(settings, [len(part) for part in parts])
+def blocks_of(
+    parts: Sequence[list[int]], whole: Sequence[segments.Segment], size: int
+) -> list[tuple[list[int], Sequence[segments.Segment]]]:
+    """Return the blocks of seeds of all parts of a run, each with all segments."""
+    return [(seeds, whole) for seeds in segments.blocks_of(parts, size)]
 
-        def test(arrays: Arrays = arrays, seeds: list[int] = seeds, looks: Looks = looks) -> list[dict[str, Any]]:
-            rows: list[dict[str, Any]] = summary(arrays, seeds, subject, settings, looks)["claims"]
-            return rows
 
-        if next_seeds(launched, console, looks, test) is None:
-            return arrays, looks
+def rows_of(arrays: Arrays, seeds: list[int], looks: Looks, subject: Subject, settings: Settings) -> list[dict[str, Any]]:
+    """Return the rows of the claims."""
+    rows: list[dict[str, Any]] = summary(arrays, seeds, subject, settings, looks)["claims"]
+    return rows
 
 
 def final_losses(arrays: Arrays, arms: Sequence[Arm]) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
@@ -13,9 +13,12 @@ from tiejax import training, tying
 from tiejax.lab.comparison import segments
 from tiejax.lab.comparison.arms import Arm, Class
 from tiejax.lab.comparison.segments import Segment
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.parts import Looks, looks_done, next_seeds, parts_begun, value_of_first
 from tiejax.lab.runs.rates import Tried, choose_rate
 from tiejax.lab.runs.stages import Stages
-from tiejax.training.state_arrays import from_arrays, to_arrays
+from tiejax.training.checkpoint import from_arrays, to_arrays
 from tiejax.training.step import TrainState
 
 PyTree = Any
@@ -147,7 +150,7 @@ def train_block(trainer: Trainer, parts: Sequence[Segment], seeds: Sequence[int]
         keep = segment.name in needed
 
         def work(stage: str = stage, segment: Segment = segment, members: Members = members, keep: bool = keep) -> Arrays:
-            before = None if segment.after is None else trainer.stages.apart(stage_of(segment.after, seeds))
+            before = None if segment.after is None else trainer.stages.state(stage_of(segment.after, seeds))
             return trainer.segment(stage, segment, members, before, keep)
 
         left[segment.name] = trainer.stages.once(stage, work, STATE if keep else None)
@@ -197,6 +200,42 @@ def join_blocks(blocks: Sequence[tuple[Sequence[int], Arrays]], seeds: Sequence[
             assert all(np.array_equal(values[0], other) for other in values), field
         whole[field] = values[0] if field.endswith("step") else np.concatenate(values)
     return whole
+
+
+def train_seeds(
+    launched: Launched,
+    trainer: Trainer,
+    rates: Mapping[Class, Rate],
+    blocks: Callable[[Sequence[list[int]]], Sequence[tuple[list[int], Sequence[Segment]]]],
+    test: Callable[[Arrays, list[int], Looks], list[dict[str, Any]]],
+    console: Console,
+) -> tuple[Arrays, list[list[int]], Looks]:
+    """Train all blocks of seeds, and with `--until decided` those of further looks.
+
+    Args:
+        launched: the process.
+        trainer: the trainer.
+        rates: class of arms -> learning rates.
+        blocks: seeds of each part of the run -> blocks of seeds that train together, each with its segments.
+        test: (arrays, seeds, looks) -> rows of the claims.
+        console: the console.
+
+    Returns:
+        The arrays of all seeds as `ARM/FIELD`, the seeds of each part, and the looks.
+    """
+    trained: dict[str, tuple[list[int], Arrays]] = {}
+    while True:
+        parts = parts_begun(launched)
+        for block, whole in blocks(parts):
+            name = f"{'-'.join(map(str, block))} {whole[0].arm.name}"
+            if name not in trained:
+                for stage, cost in costs_of(whole, block).items():
+                    trainer.stages.add(stage, cost)
+                trained[name] = block, train_block(trainer, whole, block, rates)
+        seeds, looks = [seed for part in parts for seed in part], looks_done(launched.settings, [len(part) for part in parts])
+        arrays = join_blocks([*trained.values()], seeds)
+        if value_of_first(lambda: next_seeds(launched, console, looks, lambda: test(arrays, seeds, looks))) is None:  # noqa: B023
+            return arrays, parts, looks
 
 
 def diverged(arrays: Arrays, losses: Mapping[str, np.ndarray], seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -254,8 +293,11 @@ class Tuning(NamedTuple):
     block: int
 
 
-def tune(trainer: Trainer, tuning: Tuning, rates: Sequence[float], point: Any = lambda rate: rate) -> Tried:
-    """Choose a learning rate by the final loss on the tuning seeds. point: number that is tried -> rates of a model."""
+def tune(trainer: Trainer, tuning: Tuning, rates: Sequence[float], point: Any = lambda rate: rate, below: float = 1.0) -> Tried:
+    """Choose a learning rate by the final loss on the tuning seeds.
+
+    point: number that is tried -> rates of a model. below: as in `choose_rate`.
+    """
     segment = tuning_segment(tuning.arm)
     parts: dict[float, list[Arrays]] = {}
 
@@ -273,7 +315,7 @@ def tune(trainer: Trainer, tuning: Tuning, rates: Sequence[float], point: Any = 
         found = np.concatenate(losses).reshape(len(rates), len(tuning.seeds))
         return np.where(np.isfinite(found), found, np.inf)
 
-    tried = choose_rate(rates, losses_at)
+    tried = choose_rate(rates, losses_at, below)
     best = parts[tried.rate]
     records = {field: values if field.endswith("step") else np.concatenate([part[field] for part in best])
                for field, values in best[0].items()}  # fmt: skip

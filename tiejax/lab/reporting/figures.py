@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, Formatter, FuncFormatter
 
-from tiejax.system.naming import naming
+from tiejax.system.file_names import naming_file
 from tiejax.system.visible import visible_lines
 
 # Okabe and Ito's palette, distinguishable with colour vision deficiency.
@@ -67,7 +67,7 @@ def save(figure: Figure, folder: Path, name: str) -> Path:
     """Write a figure as PNG and as PDF; return the path of the PNG. Raises OSError with the path."""
     folder.mkdir(parents=True, exist_ok=True)
     for ending, content in drawn(figure).items():
-        with naming(folder / f"{name}.{ending}"):
+        with naming_file(folder / f"{name}.{ending}"):
             (folder / f"{name}.{ending}").write_bytes(content)
     return folder / f"{name}.png"
 

@@ -1,12 +1,14 @@
 """Figures, tables and findings of an untie curve, shared by the studies that untie."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 
+from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting import untie_figures
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.plot import Plot
@@ -15,6 +17,7 @@ from tiejax.lab.reporting.words import count_and_share
 
 Curves = Mapping[str, np.ndarray]  # curve -> indices of its arms, ordered by untie step
 Table = tuple[list[str], list[list[str]]]  # columns, rows
+Line = tuple[np.ndarray, Sequence[float], Sequence[Sequence[float]]]  # x, y, band (low, high) of each
 
 QUESTION = (
     "A tie may help early in training and cost later. Do models that are tied up to some step and untied afterwards end with "
@@ -35,71 +38,108 @@ POLICY_WORDS = {
 }
 
 
-def plot_curve(
-    body: Mapping[str, Any],
-    title: str,
-    curves: Curves,
-    steps: np.ndarray,
-    bayes: float | None,
-) -> Plot:
-    """Plot the final loss, named `title`, against the untie step, one line per policy.
+def plot_curve(body: Mapping[str, Any], title: str, curves: Curves, steps: np.ndarray, bayes: float | None) -> Plot:
+    """Plot the final loss, named `title`, against the untie step, one line per policy, above the share of solved seeds.
 
     body: the result of `statistics.untie_curve.analyse`. steps: untie step of each arm. bayes: the Bayes loss.
     """
     points = {entry["curve"]: entry["points"] for entry in body["curves"]}
 
-    def lines(value: str, interval: str, scale: int = 1) -> dict[str, Any]:
+    def lines(value: str, interval: str, scale: int = 1) -> dict[str, Line]:
         return {
             name: (steps[numbers], [p[value] / scale for p in points[name]], [p[interval] for p in points[name]])
             for name, numbers in curves.items()
         }
 
-    independent = body["ends"]["independent"]
-    shares = share_of_independent = None
-    if "solved" in independent:
-        seeds = len(independent["loss"])
-        shares, share_of_independent = lines("solved", "solved_band", seeds), independent["solved"] / seeds
+    independent = body["ends"]["independent"]  # the baseline with independent tables, which is not a point of the curve
+    solved = "solved" in independent
+    figure, axes = figures.new_figure(1 + solved, 1, 9.2, 3.6 * (1 + solved))
+    above = axes[0, 0]
+    above.axhline(independent["mean"], color="grey", linewidth=1.2, label="never tied, independent tables")
+    if np.isfinite(independent["band"]).all():
+        above.axhspan(*independent["band"], color="grey", alpha=0.15, linewidth=0)
+    if bayes is not None:
+        above.axhline(bayes, color="black", linewidth=1, linestyle="--", label="Bayes")
+    _plot_bands(above, lines("mean", "band"))
+    above.set_ylabel(title)
+    if solved:
+        below, seeds = axes[1, 0], len(independent["loss"])
+        below.axhline(independent["solved"] / seeds, color="grey", linewidth=1.2)
+        _plot_bands(below, lines("solved", "solved_band", seeds))
+        figures.percentages(below)
+        below.set_ylabel("seeds that solve the task")
+    figures.legend_below(figure, above, columns=3)
     return Plot(
         "untie_curve",
         "Final loss against the step at which tied models were untied: at 0, never tied (from equal tables); at the last step, "
         "always tied. Mean over seeds with a simultaneous 95 % band over all arms"
-        + ("; share of seeds that solved the task, with simultaneous 95 % Wilson intervals" if shares else "")
+        + ("; share of seeds that solved the task, with simultaneous 95 % Wilson intervals" if solved else "")
         + ". Grey: never tied, from independent tables.",
-        untie_figures.plot_untie_curve(
-            title,
-            lines("mean", "band"),
-            (independent["mean"], independent["band"]),
-            bayes,
-            shares,
-            share_of_independent,
-        ),
+        figure,
     )
 
 
 def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Plot:
     """Plot final distances `[arm, seed]` by pairs and table against the untie step. title: name of the distance."""
-    panels = {
-        panel: {name: (steps[numbers], distances[numbers].mean(axis=1)) for name, numbers in curves.items()}
-        for panel, distances in values.items()
-    }
-    return Plot(
-        "untie_distances",
-        f"Final distances of pairs ({title}; dotted: 1) against the untie step. Mean over seeds.",
-        untie_figures.plot_over_untie_step(panels, title),
-    )
+    figure, axes = figures.grid(len(values), 2, 4.2, 2.9, below=0.3)
+    for panel, (pairs, distances) in zip(axes, values.items(), strict=True):
+        for number, (name, arms) in enumerate(curves.items()):
+            colour, mean = figures.SERIES[number % len(figures.SERIES)], distances[arms].mean(axis=1)
+            panel.plot(steps[arms], mean, "o-", color=colour, linewidth=1.4, markersize=3, label=name)
+        panel.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        panel.set_title(pairs)
+        panel.set_ylabel(title)
+        panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+        panel.yaxis.set_minor_formatter(_between(*panel.get_ylim()))
+        figures.thousands(panel)
+        panel.set_xlabel("untied at step")
+    figures.legend_below(figure, axes[0], columns=3)
+    caption = f"Final distances of pairs ({title}; dotted: 1) against the untie step. Mean over seeds."
+    return Plot("untie_distances", caption, figure)
 
 
 def plot_trajectories(
     record_steps: np.ndarray, loss: np.ndarray, curves: Curves, steps: np.ndarray, title: str, bayes: float | None
 ) -> Plot:
     """Plot the loss `[arm, seed, record]` over training, one panel per policy and one line per untie step."""
-    panels = {name: {f"{steps[number]:,}": loss[number].mean(axis=0) for number in numbers} for name, numbers in curves.items()}
+    figure, axes = figures.grid(len(curves), 2, 4.2, 2.9, below=0.3)
+    for panel, (name, arms) in zip(axes, curves.items(), strict=True):
+        colours = mpl.colormaps["viridis_r"](np.linspace(0.05, 1, len(arms)))
+        for colour, arm in zip(colours, arms, strict=True):
+            mean = loss[arm].mean(axis=0)
+            panel.plot(record_steps[1:], mean[1:], color=colour, linewidth=1.2, label=f"{steps[arm]:,}")
+        if bayes is not None:
+            panel.axhline(bayes, color="black", linewidth=1, linestyle="--")
+        panel.set_title(name)
+        panel.set_ylabel(title)
+        figures.thousands(panel)
+    figures.legend_below(figure, axes[0])
     return Plot(
         "untie_trajectories",
         "The loss over training, one line per untie step (darker: later). Mean over seeds. The first record, of untrained "
         "models, is omitted.",
-        untie_figures.plot_trajectories(record_steps, panels, title, bayes),
+        figure,
     )
+
+
+def _plot_bands(axes: Axes, lines: Mapping[str, Line]) -> None:
+    """Plot lines with bars for their bands, shifted slightly so that the bars do not overlap."""
+    for number, (name, (x, y, bands)) in enumerate(lines.items()):
+        low, high = np.array(bands, dtype=float).T
+        shift = (number - (len(lines) - 1) / 2) * 0.008 * np.ptp(x)
+        inside = np.r_[0, np.full(len(x) - 2, shift), 0]
+        colour = figures.SERIES[number % len(figures.SERIES)]
+        axes.plot(x + inside, y, "o-", color=colour, linewidth=1.6, markersize=3.5, label=name)
+        axes.vlines(x + inside, low, high, color=colour, linewidth=1, alpha=0.6)
+    figures.thousands(axes)
+    axes.set_xlabel("untied at step")
+
+
+def _between(low: float, high: float) -> Callable[[float, Any], str]:
+    """Return the formatter of minor ticks of a logarithmic axis, which labels more of them if the axis spans less."""
+    labelled = "25" if high > 4 * low else "23456789"
+    return lambda y, _: f"{y:g}" if f"{y:e}"[0] in labelled else ""
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:

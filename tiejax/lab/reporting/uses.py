@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.figures import Curves
@@ -36,68 +35,41 @@ def plot_uses(
 
     by_bucket = {name: [median(arm, bucket) for bucket in range(len(names))] for arm, name in enumerate(arms)}
     published = [(row["from"], row["to"], row["published"]) for row in rows if row["published"]]
+    figure, axes = figures.new_figure(1, 3, 11.5, 3.3)
+    ratios, cosines = (dict(zip(arms, metrics[name][:, places], strict=True)) for name in ("use_ratio", "use_cosine"))
+    _plot_ratios(axes[0, 0], metrics["step"], ratios, published)
+    _plot_over_steps(axes[0, 1], metrics["step"], cosines, 0, "cosine of both")
+    _plot_buckets(axes[0, 2], by_bucket, names)
+    figures.legend_below(figure, axes[0, 0])
     return Plot(
         "uses",
         "Gradients of the two uses of a table: the norm for the output use divided by the norm for the input use (dotted: 1), "
         "and the cosine of the two, on the batch of the step. Untied: gradients of two tables. Thin: one seed each; thick: "
         "median. Dashed: a published log of OLMo-1B (arXiv:2603.26663), which compares a gradient of activations with one of "
         "weights. Right: median over seeds and the last tenth of the records.",
-        _plot(
-            metrics["step"],
-            dict(zip(arms, metrics["use_ratio"][:, places], strict=True)),
-            dict(zip(arms, metrics["use_cosine"][:, places], strict=True)),
-            published,
-            by_bucket,
-            names,
-        ),
+        figure,
     )
 
 
-def _plot(
-    steps: np.ndarray,
-    ratios: Curves,
-    cosines: Curves,
-    published: Sequence[tuple[int, int, float]],
-    by_bucket: Mapping[str, Sequence[float]],
-    buckets: Sequence[str],
-) -> Figure:
-    """Plot the ratio and the cosine of the gradients of both uses over training, and the final ratio by bucket of rows.
-
-    published: (first step, last step, ratio). by_bucket: arm -> median ratio of each bucket. buckets: their names.
-    """
-    figure, axes = figures.new_figure(1, 3, 11.5, 3.3)
-    ratio_panel, cosine_panel, bucket_panel = axes[0]
-    _plot_ratios(ratio_panel, steps, ratios, published)
-    _plot_cosines(cosine_panel, steps, cosines)
-    _plot_buckets(bucket_panel, by_bucket, buckets)
-    figures.legend_below(figure, ratio_panel)
-    return figure
-
-
-def _plot_over_steps(axes: Axes, steps: np.ndarray, curves: Curves) -> None:
-    """Plot every seed of every arm over steps on a logarithmic axis, without step 0."""
+def _plot_over_steps(axes: Axes, steps: np.ndarray, curves: Curves, line: float, title: str) -> None:
+    """Plot every seed of every arm over steps on a logarithmic axis, without step 0, with a dotted line at `line`."""
     shown = np.where(steps > 0, steps, np.nan)
     for name, values in curves.items():
         figures.plot_seeds(axes, shown, values, figures.ARM_COLOURS[name], name)
     axes.set_xscale("log")
     axes.set_xlabel("step")
+    axes.axhline(line, color="black", linewidth=0.8, linestyle=":")
+    axes.set_title(title)
 
 
 def _plot_ratios(axes: Axes, steps: np.ndarray, ratios: Curves, published: Sequence[tuple[int, int, float]]) -> None:
-    _plot_over_steps(axes, steps, ratios)
+    """Plot ratios over steps, and the published ones: (first step, last step, ratio)."""
+    _plot_over_steps(axes, steps, ratios, 1, "gradient of output use / input use")
     for number, (low, high, ratio) in enumerate(published):
         label = "" if number else "OLMo-1B, published"
         axes.hlines(ratio, low, high, color="black", linewidth=1.5, linestyle="--", label=label)
-    axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
-    axes.set_title("gradient of output use / input use")
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-
-
-def _plot_cosines(axes: Axes, steps: np.ndarray, cosines: Curves) -> None:
-    _plot_over_steps(axes, steps, cosines)
-    axes.axhline(0, color="black", linewidth=0.8, linestyle=":")
-    axes.set_title("cosine of both")
 
 
 def _plot_buckets(axes: Axes, by_bucket: Mapping[str, Sequence[float]], buckets: Sequence[str]) -> None:

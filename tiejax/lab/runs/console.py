@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 
 from tiejax.lab.reporting.words import cells, counted, duration, remarks
 from tiejax.lab.settings.command_line import STANDARD_ERROR, STANDARD_OUTPUT
-from tiejax.system.naming import naming
+from tiejax.system.file_names import naming_file
 from tiejax.system.visible import visible_line
 
 PLAIN_EVERY_S = 15.0
@@ -29,7 +29,7 @@ class _RichConsole(rich.console.Console):
     """A console that raises an OSError for output that cannot be written, instead of ending the process with status 1."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        with naming(STANDARD_ERROR if self.stderr else STANDARD_OUTPUT):
+        with naming_file(STANDARD_ERROR if self.stderr else STANDARD_OUTPUT):
             super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
@@ -68,7 +68,7 @@ class Console:
 
     def json(self, value: object) -> None:
         """Print a value as JSON, in ASCII and so without characters that could control a terminal."""
-        with naming(STANDARD_OUTPUT):
+        with naming_file(STANDARD_OUTPUT):
             print(json.dumps(value, indent=1, allow_nan=False))
 
     def __enter__(self) -> "Console":

@@ -51,11 +51,6 @@ def set_variable(name: str, value: int | float | str | bool) -> None:
             jax.config.update(name.lower(), value)
 
 
-def allocate_as_needed() -> None:
-    """Let jax take memory of a GPU when it needs it, unless the environment decides, so that processes can share the GPU."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-
-
 def add_flags(*flags: str) -> None:
     """Append to XLA_FLAGS; raises BadInput if XLA would silently ignore the new flags."""
     os.environ["XLA_FLAGS"] = " ".join([*given_flags(), *flags])

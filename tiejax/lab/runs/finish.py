@@ -9,51 +9,35 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
-from tiejax.lab.runs.trackers import Tracker
+
+Page = Callable[[RunOnPage], str]
 
 
-def finish(
-    run: RunDirectory,
-    settings: Any,
-    results: dict[str, Any],
-    facts: Mapping[str, Any],
-    plots: Sequence[Plot],
-    page: Callable[[RunOnPage], str],
-    console: Console,
-    tracker: Tracker,
-) -> None:
-    """Write figures, report and results, and print warnings, claims and the path of the report; see `leave`.
-
-    tracker: that of the run, which gets the claims.
-    """
+def finish(launched: Launched, console: Console, results: Mapping[str, Any], plots: Sequence[Plot], page: Page) -> None:
+    """Write figures, report and results, and show warnings, claims and the path of the report; see `write_outputs`."""
+    assert launched.run is not None
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
             console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
         if excluded := [seed for seed in results["excluded_seeds"] if seed not in results["seeds"]]:
             console.warn(f"excluded from the statistics: seeds {', '.join(map(str, excluded))}")
-    report = leave(run, settings, results, facts, plots, page)
-    tracker.end(results["claims"])
+    report = write_outputs(launched.run, launched.settings, results, plots, page)
+    launched.tracker.end(results["claims"])
     console.claims(results["claims"])
     console.result(f"report: {report}")
 
 
-def leave(
-    run: RunDirectory,
-    settings: Any,
-    results: dict[str, Any],
-    facts: Mapping[str, Any],
-    plots: Sequence[Plot],
-    page: Callable[[RunOnPage], str],
-) -> Path:
+def write_outputs(run: RunDirectory, settings: Any, results: Mapping[str, Any], plots: Sequence[Plot], page: Page) -> Path:
     """Write figures, report and results, which mark the run as finished; return the path of the report.
 
-    facts: the content of environment.json. page: renders the report as HTML.
+    page: renders the report as HTML.
     """
     pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
     run.add([picture.with_suffix(suffix) for _, picture in pictures for suffix in (".png", ".pdf")])
     yaml = (run.path / CONFIG).read_text()
-    report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, facts, pictures)))
+    report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, run.environment, pictures)))
     run.write_results(results)
     run.release()
     return report

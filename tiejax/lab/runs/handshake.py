@@ -1,4 +1,4 @@
-"""Joint start of several processes: the first prepares the data and claims the run directory, then the others follow.
+"""Joint start of several processes: the first prepares the data and reserves the run directory, then the others follow.
 
     first    join - prepare - claim run directory - send settings ---- wait ------ train
     others   join - wait --------------------------- get settings ---- prepare --- train
@@ -10,7 +10,7 @@ import dataclasses
 import json
 
 from tiejax.lab.runs import resume
-from tiejax.lab.runs.launched import Launched, claim, prepare
+from tiejax.lab.runs.launched import Launched, prepare, reserve
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
@@ -41,7 +41,7 @@ def _lead(study: Study, request: Request) -> Launched:
     try:
         launched, _ = or_die(lambda: wait_for_all(work), expected=(BadInput,))
         assert launched is not None
-        launched = claim(study, launched)
+        launched = reserve(study, launched)
     except BaseException:
         or_die(lambda: from_first(json.dumps(None).encode()))
         raise

@@ -1,4 +1,4 @@
-"""Start of a process: check sizes, prepare the data, claim the run directory."""
+"""Start of a process: check sizes, prepare the data, reserve the run directory."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ class Launched(NamedTuple):
     """A process that is ready to run a study.
 
     settings: resolved. switches: name -> whether it was given. command: the command line that repeats the run from scratch.
-    run: the claimed run directory; None in all but the first of several processes, and if `finished`. first: whether this is
+    run: the reserved run directory; None in all but the first of several processes, and if `finished`. first: whether this is
     the first process, the one that writes to the run directory and to the terminal. finished: whether the run had finished
     before. prepared: the result of the study's `prepare`. tracker: that of the run; ignores everything in all but the first
     process.
@@ -61,13 +61,13 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
     return Launched(settings, switches, request.command, None, first, False, prepared)
 
 
-def claim(study: Study, launched: Launched) -> Launched:
-    """Claim the run directory, unless the study does so itself or the run is finished."""
-    if launched.finished or study.claims_at_end:
+def reserve(study: Study, launched: Launched) -> Launched:
+    """Reserve the run directory, unless the study does so itself or the run is finished."""
+    if launched.finished or study.reserves_at_end:
         return launched
     resuming, overwrite = launched.switches.get("resume", False), launched.switches["overwrite"]
     settings = launched.settings
-    run = RunDirectory.claim(study, settings, resuming, overwrite)
+    run = RunDirectory.reserve(study, settings, resuming, overwrite)
     warn = Console(launched.switches["quiet"]).warn
     tracker = trackers.Tracker.opened(run, getattr(settings, "tracker", "none"), settings_of(settings, ("tracker",)), warn)
     return launched._replace(run=run, tracker=tracker)

@@ -90,7 +90,7 @@ def train_parts(
         tracked: as in `train`.
     """
     settings = launched.settings
-    seeds = _begun(launched)
+    seeds = parts_begun(launched)
     conditions = len(seeds_of(settings)[1]) // settings.number_of_seeds
     scratch = launched.run.path if records_on_disk and launched.run is not None else None
     done, model_steps = list[Trained](), 0
@@ -111,7 +111,7 @@ def train_parts(
         so_far = settings.of_seeds([seed for each in seeds for seed in each])
         looks = looks_done(settings, [len(each) for each in seeds])
         joined = _join(done, conditions, scratch)
-        if (more := agreed(lambda: next_seeds(launched, console, looks, lambda: test(so_far, joined, looks)))) is None:  # noqa: B023
+        if (more := value_of_first(lambda: next_seeds(launched, console, looks, lambda: test(so_far, joined, looks)))) is None:  # noqa: B023
             break
         seeds.append(more)
     times = sum(each.compile_s for each in done), sum(each.train_s for each in done)
@@ -125,24 +125,16 @@ def looks_done(settings: LookSettings, seeds_by_part: Sequence[int]) -> Looks:
     return Looks(planned, np.cumsum(seeds_by_part).tolist() if planned else [])
 
 
-def _begun(launched: Launched) -> list[list[int]]:
+def parts_begun(launched: Launched) -> list[list[int]]:
     """Return the seeds of the parts that have begun, which the first process reads."""
     run = launched.run
-    found: list[list[int]] = agreed(lambda: [seed_list(part) for part in run.manifest.all_parts] if run else None)
+    found: list[list[int]] = value_of_first(lambda: [seed_list(part) for part in run.manifest.all_parts] if run else None)
     return found
 
 
-def agreed(work: Callable[[], Any]) -> Any:
+def value_of_first(work: Callable[[], Any]) -> Any:
     """Return the result of `work`, a JSON value, in the first process to all processes."""
-    if jax.process_count() == 1:
-        return work()
-    first = jax.process_index() == 0
-
-    def together() -> Any:
-        result, _ = cluster.wait_for_all(work if first else None)
-        return json.loads(cluster.from_first(json.dumps(result).encode()))
-
-    return cluster.or_die(together)
+    return json.loads(cluster.done_by_first(lambda: json.dumps(work()).encode()))
 
 
 def _part(settings: LookSettings, number: int, seeds_by_part: Sequence[int], series: InSeries) -> Part:

@@ -37,18 +37,16 @@ class Tried(NamedTuple):
 MOST_EXTENSIONS = 3  # of the tried rates
 
 
-def choose_rate(rates: Sequence[float], losses_at: Callable[[Sequence[float]], np.ndarray]) -> Tried:
+def choose_rate(rates: Sequence[float], losses_at: Callable[[Sequence[float]], np.ndarray], below: float = 1.0) -> Tried:
     """Try learning rates, and half the lowest or twice the highest as long as it is the best one, at most three times.
 
-    Rates stay below 1.
-
-    losses_at: rates -> final losses `[rate, seed]`.
+    losses_at: rates -> final losses `[rate, seed]`. below: the limit of rates that are added.
     """
     found = dict(zip(rates, losses_at(rates), strict=True))
     for extension in range(MOST_EXTENSIONS + 1):
         tried = Tried(np.array(sorted(found)), np.array([found[rate] for rate in sorted(found)]))
         rate = float(tried.rates[0] / 2 if tried.best == 0 else tried.rates[-1] * 2)
-        if not tried.at_edge or extension == MOST_EXTENSIONS or rate >= 1:
+        if not tried.at_edge or extension == MOST_EXTENSIONS or rate >= below:
             return tried
         found[rate] = losses_at([rate])[0]
     raise AssertionError

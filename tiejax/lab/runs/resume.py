@@ -1,21 +1,17 @@
-"""The settings of a command, checked against its run directory; settings, text and tokenizer of a resumed run."""
+"""The settings of a command, checked against its run directory; the settings of a resumed run."""
 
 import contextlib
 import dataclasses
-import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tiejax.lab.runs import contents
-from tiejax.lab.runs.manifest import is_as_written
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
 from tiejax.lab.settings import checks, command_line
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
-
-DATA, TOKENIZER = "data.json", "tokenizer.json"  # in the directory of a run on text
 
 
 class Request(NamedTuple):
@@ -85,46 +81,3 @@ def _appended(before: Any, now: Any) -> Any:
         return before
     checks.check_seeds(now)
     return now if checks.extends(now, before) else before
-
-
-def trained_tokenizer(settings: Any, resume: bool) -> str | None:
-    """Return the file of the vocabulary that was trained for a resumed run on text, None if there is none.
-
-    Raises BadInput if the file is damaged.
-    """
-    trained = Path(settings.out, TOKENIZER)
-    if settings.tokenizer is not None or not resume or not trained.exists():
-        return None
-    listed = RunDirectory.opened(trained.parent)
-    if TOKENIZER in listed.files and not is_as_written(trained.parent, TOKENIZER, listed):
-        raise BadInput(f"--resume: {trained} is damaged; restore the original file, or --overwrite the run")
-    return str(trained)
-
-
-def text_arguments(settings: Any, resume: bool) -> dict[str, Any]:
-    """Return the arguments that every preparation of text takes, from settings of `TextSettings`; raises BadInput.
-
-    resume: use the vocabulary with which the run was started.
-    """
-    return {
-        "corpus": settings.corpus,
-        "tokenizer": settings.tokenizer,
-        "vocab_size": settings.vocab_size,
-        "folder": Path(settings.data_dir).expanduser(),
-        "text_feature": settings.text_feature,
-        "tfds_dir": settings.tfds_dir,
-        "trained": trained_tokenizer(settings, resume),
-    }
-
-
-def keep_text(run: RunDirectory, facts: Mapping[str, Any], tokenizer: bytes) -> dict[str, Any]:
-    """Write the facts about the training text and its tokenizer into the run directory, unless they have been written before.
-
-    facts: with the `fingerprint` of the text. Returns the facts with which the run was started. Raises BadInput if the run was
-    started on another text.
-    """
-    run.bind(facts["fingerprint"])
-    # A newly trained vocabulary could differ: a resumed run uses its own.
-    run.keep(TOKENIZER, tokenizer)
-    before: dict[str, Any] = json.loads(run.keep(DATA, json.dumps(facts, indent=2).encode()))
-    return before

@@ -62,12 +62,13 @@ def _locked(path: Path) -> BadInput:
 class RunDirectory:
     """A run directory that this process has locked until it ends; returned by `claim`.
 
-    manifest: the identity of the run, and its files.
+    manifest: the identity of the run, and its files. environment: the content of environment.json.
     """
 
     path: Path
     lock: filelock.BaseFileLock
     manifest: Manifest
+    environment: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def state(cls, path: Path) -> str:
@@ -193,7 +194,7 @@ class RunDirectory:
                 raise _locked(path) from None
 
     @classmethod
-    def claim(cls, study: Study, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
+    def reserve(cls, study: Study, settings: Any, resume: bool, overwrite: bool) -> "RunDirectory":
         """Lock `settings.out` and write study and settings into it, unless the run is resumed; `overwrite` empties it first.
 
         A resumed run takes the seeds that the settings append to its own, and a change of a setting of `study.adds`.
@@ -276,9 +277,9 @@ class RunDirectory:
     def figures(self) -> Path:
         return self.path / FIGURES
 
-    def write_environment(self, devices: Mapping[str, Any], command: str, flags: Sequence[str] = ()) -> dict[str, Any]:
-        """Write and return environment.json; see `facts.write`."""
-        return facts.write(self.path / ENVIRONMENT, devices, command, flags)
+    def write_environment(self, devices: Mapping[str, Any], command: str, flags: Sequence[str] = ()) -> None:
+        """Write environment.json; see `facts.write`."""
+        self.environment = facts.write(self.path / ENVIRONMENT, devices, command, flags)
 
     def holds(self, name: str) -> bool:
         """Return whether a file exists and is listed."""

@@ -10,9 +10,11 @@ from tiejax.lab.runs.arrays import arrays_of, npz
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.runs.train import timing_of
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.training import cluster
 from tiejax.training.checkpoint import CheckpointMismatch
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.loop import Trained, Training
@@ -40,13 +42,12 @@ class Stopped(Exception):
 class Stages:
     """The stages of a run: their results, which of them are done, and the time that the rest will take.
 
-    The arrays of a finished stage are in `finished/NAME.npz`. costs: stage -> cost, in any unit. compile_s, train_s: seconds
-    in this process.
+    Of several processes, all do the work of a stage, and the first stores the result. The arrays of a finished stage are in
+    `finished/NAME.npz`. costs: stage -> cost, in any unit. compile_s, train_s: seconds in this process.
     """
 
     def __init__(self, launched: Launched, console: Console, stop: Callable[[], bool], costs: Mapping[str, float]) -> None:
-        assert launched.run is not None
-        self._run, self._console, self._stop, self._costs = launched.run, console, stop, dict(costs)
+        self._run, self._console, self._stop, self.costs = launched.run, console, stop, dict(costs)
         self._tracker = launched.tracker
         self._resume, self._every = launched.switches["resume"], launched.settings.checkpoint_every
         self._here, self._shown, self._began = 0.0, 0.0, time.perf_counter()
@@ -54,12 +55,17 @@ class Stages:
         self.model_steps = 0
 
     def done(self, name: str) -> bool:
-        """Return whether a stage is done."""
-        return self._run.holds(_file(name))
+        """Return whether a stage is done; False in all but the first process."""
+        return self._run is not None and self._run.holds(_file(name))
 
     def read(self, name: str) -> dict[str, np.ndarray]:
         """Return the arrays of a finished stage; raises BadInput if they are damaged."""
-        return arrays_of(self._run.read(_file(name), "that stage is repeated"))
+        return self._read(lambda run: run.read(_file(name), "that stage is repeated"))
+
+    def _read(self, content: Callable[[RunDirectory], bytes]) -> dict[str, np.ndarray]:
+        """Return the arrays of a file that the first process reads and sends to the others."""
+        run = self._run
+        return arrays_of(cluster.done_by_first(lambda: content(run) if run else b"", expected=(BadInput,)))
 
     def once(self, name: str, work: Callable[[], Arrays], apart: str | None = None) -> dict[str, np.ndarray]:
         """Return the arrays of a stage: those stored before, or else the result of `work`, which is stored.
@@ -69,36 +75,47 @@ class Stages:
 
         Raises Stopped if the run was asked to stop before the stage began.
         """
-        if not self.done(name):
-            if self._stop():
+        states = cluster.agree([self.done(name), self._stop()])
+        if not states[0][0]:
+            if any(stop for _, stop in states):
                 raise Stopped
             self._show(name, name)
             arrays = work()
-            if apart is not None:
-                taken = {field: values for field, values in arrays.items() if field.startswith(f"{apart}/")}
-                self._run.write(_apart(name), npz(taken))  # first, so that a finished stage has it
-                arrays = {field: values for field, values in arrays.items() if field not in taken}
-            self._run.write(_file(name), npz(arrays))
-            shutil.rmtree(self._run.checkpoints / name, ignore_errors=True)
-            self._here += self._costs[name]
+            if self._run is not None:
+                self._store(self._run, name, arrays, apart)
+            self._here += self.costs[name]
         return self.read(name)
 
-    def apart(self, name: str) -> dict[str, np.ndarray]:
+    def _store(self, run: RunDirectory, name: str, arrays: Arrays, apart: str | None) -> None:
+        """Store the arrays of a stage, which is then done."""
+        if apart is not None:
+            taken = {field: values for field, values in arrays.items() if field.startswith(f"{apart}/")}
+            run.write(_apart(name), npz(taken))  # first, so that a finished stage has it
+            arrays = {field: values for field, values in arrays.items() if field not in taken}
+        run.write(_file(name), npz(arrays))
+        shutil.rmtree(run.checkpoints / name, ignore_errors=True)
+
+    def state(self, name: str) -> dict[str, np.ndarray]:
         """Return the arrays that a finished stage stored apart; raises BadInput if they are missing or damaged."""
-        if not self._run.holds(_apart(name)):
-            raise BadInput(
-                f"--resume: {self._run.path / _apart(name)} is missing, from which other stages continue; remove the files of "
-                f"the same seeds in {self._run.path / FINISHED} to repeat them"
-            )
-        return arrays_of(self._run.read(_apart(name), f"then the files of the same seeds in {self._run.path / FINISHED}"))
+
+        def content(run: RunDirectory) -> bytes:
+            if not run.holds(_apart(name)):
+                raise BadInput(
+                    f"--resume: {run.path / _apart(name)} is missing, from which other stages continue; remove the files of "
+                    f"the same seeds in {run.path / FINISHED} to repeat them"
+                )
+            return run.read(_apart(name), f"then the files of the same seeds in {run.path / FINISHED}")
+
+        return self._read(content)
 
     def add(self, name: str, cost: float) -> None:
         """Add a stage that was not planned, unless it was."""
-        self._costs.setdefault(name, cost)
+        self.costs.setdefault(name, cost)
 
     def drop(self, name: str) -> None:
         """Remove the arrays that a finished stage stored apart, which no later stage needs."""
-        self._run.drop(_apart(name))
+        if self._run is not None:
+            self._run.drop(_apart(name))
 
     def train(
         self,
@@ -117,8 +134,11 @@ class Stages:
 
         Raises Stopped after writing a checkpoint if the run is asked to stop, BadInput if a checkpoint does not match.
         """
-        checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
-        try:
+        checkpoints = None
+        if self._run is not None:
+            checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
+
+        def work() -> Trained:
             training = Training(ensemble, seeds, checkpoints, self._resume, conditions)
             arm_names = [f"{name}/{arm}" if arm else name for arm in arms]
 
@@ -134,11 +154,15 @@ class Stages:
                 track(chunk.records)
                 label = f"{name}: step {chunk.step:,} of {ensemble.steps:,}"
                 self._show(label, name, chunk.step / ensemble.steps, chunk.steps_here / ensemble.steps)
+            return training.result()
+
+        try:
+            trained = cluster.or_die(work, expected=(BadInput, CheckpointMismatch))
         except CheckpointMismatch as error:
             raise BadInput(f"--resume: {error}") from None
         finally:
-            checkpoints.close()
-        trained = training.result()
+            if checkpoints is not None:
+                checkpoints.close()
         self.train_s += trained.train_s
         self.model_steps += trained.steps_here * len(seeds) * len(ensemble.arm_ties)
         if not trained.finished:
@@ -147,13 +171,15 @@ class Stages:
 
     def _show(self, label: str, name: str, share: float = 0.0, share_here: float = 0.0) -> None:
         """Show progress. share: share of the stage `name` that is done. share_here: the share done by this process."""
-        total, cost = sum(self._costs.values()), self._costs[name]
+        if self._run is None:
+            return
+        total, cost = sum(self.costs.values()), self.costs[name]
         here = (self._here + share_here * cost) / total
         self._shown = min(1.0, self._done() + share * cost / total)
         self._console.part(label, self._shown, time.perf_counter() - self._began - self.compile_s, here)
 
     def _done(self) -> float:
-        return sum(cost for stage, cost in self._costs.items() if self.done(stage)) / sum(self._costs.values())
+        return sum(cost for stage, cost in self.costs.items() if self.done(stage)) / sum(self.costs.values())
 
     @property
     def share(self) -> float:

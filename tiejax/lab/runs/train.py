@@ -1,18 +1,20 @@
 """Training of an ensemble in a run directory, with checkpoints, progress on the console and timing."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.jax_configuration import fix_jax_configuration, other_flags
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.numbers import fix_numbers, other_flags
 from tiejax.lab.runs.run_directory import CHECKPOINTS
 from tiejax.lab.runs.stop import stop_flag
 from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.statistics.power import fewest_seeds
 from tiejax.training import cluster
 from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints
 from tiejax.training.ensemble import Ensemble
@@ -21,15 +23,22 @@ from tiejax.training.records import Records
 from tiejax.tying.errors import TieError
 
 
-def begin(launched: Launched, console: Console) -> tuple[Callable[[], bool], dict[str, Any]]:
-    """Prepare this process for training; return the function that reports a request to stop, and environment.json.
+def begin(launched: Launched, console: Console, claims: int = 1) -> Callable[[], bool]:
+    """Prepare this process for training; return the function that reports a request to stop.
+
+    Warns of too few seeds to decide any of `claims` claims that are tested together; 1 if their number depends on the results.
 
     By default, accelerators multiply float32 in lower precision. Here that is only allowed in training, by
     `--matmul_precision`.
     """
     stop = stop_flag()
-    fix_numbers(console)
-    return stop, write_environment(launched)
+    fix_jax_configuration(console)
+    write_environment(launched)
+    seeds, needed = launched.settings.number_of_seeds, fewest_seeds(claims)
+    if seeds < needed:
+        tested = f"any of {claims} claims that are tested together" if claims > 1 else "any claim"
+        console.warn(f"--seeds: {counted(seeds, 'seed')} cannot decide {tested}; that takes at least {needed}")
+    return stop
 
 
 def warn_of_deadlock(devices: int, console: Console) -> None:
@@ -41,10 +50,18 @@ def warn_of_deadlock(devices: int, console: Console) -> None:
         )
 
 
-def write_environment(launched: Launched) -> dict[str, Any]:
-    """Write and return environment.json, in the process that has the run directory; others return an empty mapping."""
-    devices = {"devices": [device.device_kind for device in jax.devices()]}
-    return launched.run.write_environment(devices, launched.command, other_flags()) if launched.run else {}
+def check_same_data(fingerprint: str, message: str) -> None:
+    """Raise BadInput with a message if the processes of a run have different data; fingerprint: hexadecimal."""
+    first = int(fingerprint[:8], 16)
+    if len({theirs for (theirs,) in cluster.or_die(lambda: cluster.agree([first]))}) > 1:
+        raise BadInput(message)
+
+
+def write_environment(launched: Launched) -> None:
+    """Write environment.json, in the process that has the run directory."""
+    if launched.run is not None:
+        devices = {"devices": [device.device_kind for device in jax.devices()]}
+        launched.run.write_environment(devices, launched.command, other_flags())
 
 
 class Part(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from tiejax.system.naming import naming
+from tiejax.system.file_names import naming_file
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -17,7 +17,7 @@ def replace(path: Path, content: bytes) -> None:
 def replace_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Replace a file atomically by the bytes that `write` writes."""
     part = path.with_name(f".{path.name}.part")
-    with naming(path):
+    with naming_file(path):
         try:
             with part.open("wb") as file:
                 write(file)

@@ -143,12 +143,6 @@ def check_lengths(config: Any, most: int, shortest: int = 3) -> None:
         raise BadInput(f"--min_length: expected {shortest} to {longest}, got {cut(config.min_length)}")
 
 
-def check_model(config: Any) -> None:
-    """Check that dropout is a probability below 1, and that the heads, if any, divide the width."""
-    check_shares(config, ("dropout",))
-    check_heads(config)
-
-
 def check_heads(config: Any) -> None:
     """Check that the heads, if any, divide the width."""
     if config.heads and config.width % config.heads:

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import difflib
 import errno
-import itertools
 import logging
 import math
 import os
@@ -18,7 +17,7 @@ import shlex
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -28,8 +27,8 @@ import jsonargparse
 
 from tiejax.lab.settings import named_configs, yaml_text
 from tiejax.lab.settings.yaml_text import NotYaml
+from tiejax.system.file_names import naming_file
 from tiejax.system.files import read_bytes
-from tiejax.system.naming import naming
 from tiejax.system.visible import cut, visible_line, visible_lines
 
 # The mode in which jsonargparse reads values and prints a configuration.
@@ -42,6 +41,7 @@ PROGRAM = "PROGRAM"  # placeholder for the command in an example
 MOST_SEEDS = 10**6
 RANGE = re.compile(r"(\d{1,10})-(\d{1,10})")  # of seeds, inclusive
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+OPTION = re.compile(r"-(?!\.?\d)")  # beginning of a word that is no value
 CLOUD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 Config = TypeVar("Config")
@@ -74,7 +74,7 @@ class CommandLine:
         description: what the command does
         example: an example, with PROGRAM in place of the command
         switches: flags without a value, name -> help
-        positional: fields that are given without a flag, name -> help; each is optional
+        positional: fields that are given without a flag; each is optional
         first: the fields and switches that are used most, which the help shows first
         configurations: folder in `configs/` of the configurations that come with tiejax
         name: subcommand, if the program has several
@@ -83,7 +83,7 @@ class CommandLine:
     description: str
     example: str
     switches: Mapping[str, str]
-    positional: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    positional: Sequence[str] = ()
     first: Sequence[str] = ()
     configurations: str | None = None
     name: str = ""
@@ -97,12 +97,14 @@ def parse(
     base: a configuration that files and flags override (that of the run that is resumed). `--help` and `--print_config` print
     and exit.
     """
-    files, flags = _take_configs(list(argv))
+    hints = {name: kind for name, kind in typing.get_type_hints(config_class).items() if name not in command.positional}
     # Switches are not part of the configuration, so that --print_config does not print them.
-    switches = {name: f"--{name}" in flags for name in command.switches}
-    flags = [flag for flag in flags if flag not in {f"--{name}" for name in switches}]
-    flags = _as_yaml(_expand_seeds(_gather_words(flags, config_class)), config_class)
-    _check_flags(flags, config_class)
+    switches = {name: f"--{name}" in argv for name in command.switches}
+    words = _joined([word for word in argv if word not in {f"--{name}" for name in switches}], {"config": str, **hints})
+    files = [word.partition("=")[2] for word in words if word.partition("=")[0] == "--config"]
+    if "" in files:
+        raise BadInput("--config: expected a file")
+    flags = [_as_in_file(word, hints) for word in words if word.partition("=")[0] != "--config"]
     parser = _parser(config_class, command)
     values: dict[str, Any] = {}
     for file in ([str(base)] if base else []) + files:
@@ -132,7 +134,7 @@ class _Parser(jsonargparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:
-            with naming(STANDARD_OUTPUT):  # argparse would ignore that it cannot be written
+            with naming_file(STANDARD_OUTPUT):  # argparse would ignore that it cannot be written
                 (file or sys.stderr).write(visible_lines(message))
 
 
@@ -150,9 +152,9 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
     parser.add_argument("--config", action="config", help=_config_help(command))
     for name, text in command.switches.items():
         parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
-    for name, text in command.positional.items():
+    for name in command.positional:
         several = typing.get_type_hints(config_class)[name] == list[str]
-        parser.add_argument(name, nargs="*" if several else "?", type=str, help=text)
+        parser.add_argument(name, nargs="*" if several else "?", type=str)
     parser.add_class_arguments(config_class, skip=set(command.positional))
     # jsonargparse reads only the docstrings of the class and of its first base.
     docs = field_docs(config_class)
@@ -199,76 +201,56 @@ def field_docs(config_class: type) -> dict[str, str]:
     return docs
 
 
-def _take_configs(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split off every `--config FILE`, so that flags override files in any order."""
-    files, flags = [], []
-    while argv:
-        flag = argv.pop(0)
-        if flag == "--config":
-            if not argv:
-                raise BadInput("--config: expected a file")
-            files.append(argv.pop(0))
-        elif flag.startswith("--config="):
-            files.append(flag.removeprefix("--config="))
-        else:
-            flags.append(flag)
-    return files, flags
+def _joined(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
+    """Return a command line with each field and its value as one word, `--name=value`, unless the value is missing.
 
-
-def _gather_words(flags: Sequence[str], config_class: type) -> list[str]:
-    """Turn `--name a b` into `--name=["a", "b"]` for fields that are lists of words, for shell patterns."""
-    lists = {f"--{name}" for name, kind in typing.get_type_hints(config_class).items() if kind == list[str]}
-    gathered: list[str] = []
-    waiting = list(flags)
+    Fields that are lists of words take several, for shell patterns: `--name a b` becomes `--name=["a", "b"]`.
+    """
+    joined, waiting = list[str](), list(argv)
     while waiting:
-        flag, _, value = (first := waiting.pop(0)).partition("=")
-        if flag not in lists or value.startswith("["):
-            gathered.append(first)
-            continue
-        words = [value] if value else []
-        while waiting and not waiting[0].startswith("--"):
-            words.append(waiting.pop(0))
-        if not words:
-            raise BadInput(f"{flag}: expected at least one value")
-        gathered.append(f"{flag}={words[0] if words[0].startswith('[') else yaml_text.dump_line(words)}")
-    return gathered
+        option, equals, value = (word := waiting.pop(0)).partition("=")
+        kind = hints.get(option.removeprefix("--").removesuffix("+")) if option.startswith("--") else None
+        if option.endswith("+") and list not in _kinds(kind):  # only lists can be appended to
+            kind = None
+        if kind == list[str] and not option.endswith("+") and not value.startswith("["):
+            values = [value] if value else []
+            while waiting and not waiting[0].startswith("--"):
+                values.append(waiting.pop(0))
+            if not values:
+                raise BadInput(f"{option}: expected at least one value")
+            word = f"{option}={values[0] if values[0].startswith('[') else yaml_text.dump_line(values)}"
+        elif kind is not None and not equals and waiting and not OPTION.match(waiting[0]):
+            word = f"{option}={waiting.pop(0)}"
+        joined.append(word)
+    return joined
 
 
-def _as_yaml(flags: Sequence[str], config_class: type) -> list[str]:
-    """Rewrite the values of options that jsonargparse would not read as a file's: `010` as a number, `[010]` as text."""
-    hints = typing.get_type_hints(config_class)
-    rewritten: list[str] = []
-    for before, flag in zip(["", *flags], flags, strict=False):
-        option, equals, value = flag.partition("=") if flag.startswith("--") else (before, "", flag)
-        kind = hints.get(option.removeprefix("--")) if option.startswith("--") else None
-        value = value if kind is None or flag == option else _value_as_yaml(value, kind)
-        rewritten.append(f"{option}={value}" if equals else flag if flag.startswith("--") else value)
-    return rewritten
+def _as_in_file(word: str, hints: Mapping[str, Any]) -> str:
+    """Return `--name=value` with a value that jsonargparse reads as it would be read in a file; any other word as it is.
 
-
-def _value_as_yaml(text: str, kind: Any) -> str:
+    jsonargparse would read `010` as text and `[010]` as 8, and try other readings of a list or mapping that is invalid YAML.
+    """
+    option, equals, text = word.partition("=")
+    name = option.removeprefix("--").removesuffix("+")
+    if not equals or not option.startswith("--") or name not in hints:
+        return word
+    kind = hints[name]
+    if option == "--seeds":
+        text = str(_seed_range(text, option) or text)
     try:
         value, as_text = yaml_text.load(text), yaml_text.load_as_text(text)
-    except NotYaml:  # which is refused later, or is text
-        return text
+    except NotYaml as error:
+        if {list, dict} & _kinds(kind):
+            raise BadInput(f"{option}: expected {_value_words(name, kind)}, got {cut(text)}: {error}") from None
+        return word  # refused later, or text
+    if option.endswith("+"):
+        return word
     if isinstance(value, list | dict):
         written = _as_written(value, as_text, kind)
-        return text if written == value else yaml_text.dump_line(written)
-    if _is_text(kind) or JSON_NUMBER.fullmatch(text) or isinstance(value, bool) or not isinstance(value, int | float):
-        return text
-    return text if isinstance(value, float) and not math.isfinite(value) else str(value)
-
-
-def _expand_seeds(flags: Sequence[str]) -> list[str]:
-    """Replace `--seeds FIRST-LAST` by the list of these seeds."""
-    expanded: list[str] = []
-    for flag in flags:
-        option, equals, value = flag.partition("=")
-        if equals and option == "--seeds":
-            expanded.append(f"--seeds={_seed_range(value, '--seeds') or value}")
-        else:
-            expanded.append(str(_seed_range(flag, "--seeds") or flag) if expanded and expanded[-1] == "--seeds" else flag)
-    return expanded
+        text = text if written == value else yaml_text.dump_line(written)
+    elif type(value) in (int, float) and not _is_text(kind) and not JSON_NUMBER.fullmatch(text):
+        text = str(value) if isinstance(value, int) or math.isfinite(value) else text
+    return f"{option}={text}"
 
 
 def _seed_range(value: str, option: str) -> list[int] | None:
@@ -282,21 +264,6 @@ def _seed_range(value: str, option: str) -> list[int] | None:
     return list(range(first, last + 1))
 
 
-def _check_flags(flags: Sequence[str], config_class: type) -> None:
-    """Raise BadInput for a list or mapping that is invalid YAML; jsonargparse would fall back to other readings."""
-    hints = typing.get_type_hints(config_class)
-    for flag, following in itertools.zip_longest(flags, flags[1:], fillvalue=""):
-        option, equals, value = flag.partition("=")
-        name = option.removeprefix("--").removesuffix("+")
-        if not option.startswith("--") or name not in hints or not _has_parts(hints[name]):
-            continue
-        try:
-            yaml_text.load(value if equals else following)
-        except NotYaml as error:
-            values = _value_words(name, hints[name])
-            raise BadInput(f"{option}: expected {values}, got {cut(value or following)}: {error}") from None
-
-
 def _path_fault(value: Any) -> str | None:
     """Return the error message for a value that contains a URL, or the home of an unknown user, instead of a path, or None."""
     if isinstance(value, str) and CLOUD.match(value):
@@ -305,11 +272,6 @@ def _path_fault(value: Any) -> str | None:
         return f"expected a path on this machine, got {cut(value)}: the home directory of that user is not known"
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return next(filter(None, map(_path_fault, parts)), None)
-
-
-def _has_parts(kind: Any) -> bool:
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    return origin in (list, dict) or (origin in (typing.Union, types.UnionType) and any(map(_has_parts, inner)))
 
 
 def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser, command: CommandLine) -> dict[str, Any]:
@@ -358,7 +320,8 @@ def _renamed(config_class: type, values: Mapping[str, Any], originals: Mapping[s
     originals: the values as they were read, which decide what a field of an earlier version says.
     """
     renamed: Mapping[str, tuple[str, Mapping[Any, Any]]] = getattr(config_class, "RENAMED", {})
-    removed = [name for name in getattr(config_class, "REMOVED", ()) if values.get(name) is None]
+    former: Mapping[str, Container[Any]] = getattr(config_class, "REMOVED", {})  # name -> the values that are ignored
+    removed = [name for name, ignored in former.items() if values.get(name) in ignored]
     kept = {name: value for name, value in values.items() if name not in renamed and name not in removed}
     for old, (new, meanings) in renamed.items():
         if old in originals:
@@ -531,7 +494,7 @@ def _checked_output(main: Callable[[list[str]], int]) -> int:
         status = main(sys.argv[1:])
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else 0
-    with naming(STANDARD_OUTPUT):
+    with naming_file(STANDARD_OUTPUT):
         sys.stdout.flush()
     return status
 

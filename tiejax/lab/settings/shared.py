@@ -22,17 +22,15 @@ def with_defaults(**defaults: Any) -> Callable[[type[T]], type[T]]:
     """Return a decorator that makes a class a frozen dataclass and changes the defaults of inherited fields."""
 
     def make(kind: type[T]) -> type[T]:
-        inherited = {name: field.type for base in reversed(kind.__mro__) for name, field in _fields(base).items()}
+        inherited: dict[str, Any] = {}
+        for base in reversed(kind.__mro__):
+            inherited |= getattr(base, "__dataclass_fields__", {})
         for name, value in defaults.items():
-            kind.__annotations__[name] = inherited[name]
+            kind.__annotations__[name] = inherited[name].type
             setattr(kind, name, value)
         return dataclasses.dataclass(frozen=True)(kind)
 
     return make
-
-
-def _fields(kind: type) -> dict[str, Any]:
-    return getattr(kind, "__dataclass_fields__", {})
 
 
 class Settings:
@@ -164,7 +162,8 @@ class EncoderSettings(Settings):
     def check(self) -> None:
         super().check()
         checks.check_counts(self, ("layers", "width", "heads", "feed_forward"))
-        checks.check_model(self)
+        checks.check_shares(self, ("dropout",))
+        checks.check_heads(self)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,6 @@ MOST = {
     "untie_at": 1024,
     "mesh": 2**16,
     "plan": 2**16,
-    "processes_per_device": 64,
 }
 
 

@@ -57,11 +57,10 @@ class Study:
         appends: whether a resumed run may append seeds; the settings are then `LookSettings`
         sizes: memory and disk space that a run needs, checked before anything is loaded
         prepare: loads the data, before the run directory is written to: `(settings, console, resume)` -> `launched.prepared`
-        claims_at_end: whether `run` claims the run directory itself, once all results are known
+        reserves_at_end: whether `run` reserves the run directory itself, once all results are known
         single_process: whether it always runs as a single process
         answers: switch or setting -> function `(settings, console)` -> exit status that prints something instead of running
         device_a_core: whether a run with these settings treats every CPU core as a device, unless the environment decides
-        shares_devices: whether a run with these settings shares devices with processes that it starts
         any_platform: whether a run with these settings computes on the platform of jax that the environment names
     """
 
@@ -74,9 +73,8 @@ class Study:
     appends: bool = False
     sizes: Sizes | None = None
     prepare: Entry | None = None
-    claims_at_end: bool = False
+    reserves_at_end: bool = False
     single_process: bool = False
     answers: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
     device_a_core: Callable[[Any], bool] = lambda settings: True
-    shares_devices: Callable[[Any], bool] = lambda settings: False
     any_platform: Callable[[Any], bool] = lambda settings: True

@@ -163,15 +163,10 @@ def fault(value: Any) -> str | None:
         return "contains an integer of more than 64 bits"
     if isinstance(value, str) and "\0" in value:
         return "contains a NUL character"
-    if isinstance(value, str) and not _is_encodable(value):
-        return "contains a lone surrogate, half of a character"
+    if isinstance(value, str):
+        try:
+            # File names need not be UTF-8; Python represents their bytes by surrogates.
+            value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return "contains a lone surrogate, half of a character"
     return None
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        # File names need not be UTF-8; Python represents their bytes by surrogates.
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True

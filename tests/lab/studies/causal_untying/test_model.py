@@ -10,7 +10,7 @@ import pytest
 from gpt2_names import named
 
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.model import Objective, _excess, build_model, held_out, schedule_of, shape_of
+from tiejax.lab.studies.causal_untying.model import Objective, _excess, build_model, held_out, schedule_of, size_of
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.models import counts
@@ -33,13 +33,13 @@ def leaves_of(name):
 def test_parameters_are_those_of_the_model(name):
     number, params = leaves_of(name)
     once = params["head"]["embedding"].size if ARMS[name].tied else 0
-    assert shape_of(SETTINGS, 60, ARMS[name]).parameters == number - once
+    assert size_of(SETTINGS, 60, ARMS[name]).parameters == number - once
 
 
 def test_the_wide_model_has_the_parameters_of_the_untied_one():
     """At the size of the study: within 1 %, 160 wide."""
     study = Settings(corpus=["x"], out="out").resolved()
-    wide, untied = (shape_of(study, 4096, ARMS[name]) for name in ("tied-wide", "never-equal"))
+    wide, untied = (size_of(study, 4096, ARMS[name]) for name in ("tied-wide", "never-equal"))
     assert wide.width == 160
     assert wide.parameters == pytest.approx(untied.parameters, rel=0.001)
     assert untied.parameters == 2 * 4096 * 128 + 128 * 128 + 4 * (12 * 128**2 + 13 * 128) + 2 * 128
@@ -71,7 +71,7 @@ def test_the_input_table_of_the_factorised_model_has_half_the_width():
     params = objective.init(jax.random.key(0))
     assert params["embed"]["embedding"].shape == (60, 8)
     assert params["head"]["embedding"].shape == (60, 16)
-    assert shape_of(SETTINGS, 60, arm).parameters == sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert size_of(SETTINGS, 60, arm).parameters == sum(leaf.size for leaf in jax.tree.leaves(params))
     assert set(objective.record(params, jnp.zeros((2, 8), int))) == {"loss", "finite"}
 
 

@@ -14,13 +14,13 @@ from stream_runs import corpus_folder, metrics, text_of
 
 from tiejax.lab.comparison.segments import Segment
 from tiejax.lab.comparison.training import Members, Trainer
-from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.causal_untying import plan, text
 from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
 from tiejax.lab.studies.causal_untying.tables import EXPLORED
 from tiejax.lab.studies.causal_untying.train import Recipe
-from tiejax.training.state_arrays import from_arrays, to_arrays
+from tiejax.training.checkpoint import from_arrays, to_arrays
 
 pytestmark = pytest.mark.slow
 SCRIPT = EXPERIMENTS / "causal_untying.py"
@@ -46,8 +46,7 @@ def train_here(argv):
     """Run the study in this process, in which jax is already initialised."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)
-        assert launch.main(STUDY, argv) == 0
+        assert entry.main(STUDY, argv) == 0
 
 
 @pytest.fixture(scope="module")
@@ -262,14 +261,17 @@ def test_killed_and_resumed_anywhere(run, data):
 
 
 def test_a_missing_state_is_named(data):
-    """Killed after the parent's first segment, whose state is then removed."""
+    """Killed after the first segment of the parent, whose state is then removed, with what a child has made of it."""
     out = data / "missing"
     process = start(*arguments(data, "--out", out), script=SCRIPT)
     wait_until(lambda: list((out / "finished").glob("tied.0.*.npz")), process)
     process.kill()
     end(process)
-    (state,) = (out / "states").glob("tied.0.*.npz")
-    state.unlink()
+    (parent,) = (out / "finished").glob("tied.0.*.npz")
+    state = out / "states" / parent.name
+    state.unlink(missing_ok=True)
+    for child in (out / "finished").glob("untie-*.npz"):
+        child.unlink()
     ended = end(start(*arguments(data, "--out", out, "--resume"), script=SCRIPT))
     assert ended.status == 2
     assert f"{state} is missing, from which other stages continue" in ended.err

@@ -7,10 +7,10 @@ import pytest
 from processes import command_here
 
 from tiejax import training
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.text import keep_text
 from tiejax.lab.studies.diagnosis.settings import STUDY
 from tiejax.lab.studies.text_mlm import ensemble as text_ensemble
 from tiejax.lab.studies.text_mlm import settings as text_settings
@@ -40,7 +40,7 @@ def launched(tmp_path_factory):
     """Run a study's command in this process, without its lasting changes to the environment."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("JAX_NUM_CPU_DEVICES", "1")
-        yield launch.main
+        yield entry.main
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def text_run(tmp_path_factory):
     corpus, folders = [str(folder / "corpus.txt")], {"data_dir": str(folder / "prepared"), "out": str(folder / "run")}
     settings = text_settings.Settings(corpus=corpus, **folders, **TEXT).resolved()
     text, plan = text_mlm.prepare(settings, Console(quiet=True))
-    directory = RunDirectory.claim(text_settings.STUDY, settings, False, False)
+    directory = RunDirectory.reserve(text_settings.STUDY, settings, False, False)
     keep_text(directory, text.facts, text.tokenizer)
     nothing = training.Recorder(settings.steps, lambda params, batch, seed_key, step: {"step": step})
     ensemble = dataclasses.replace(text_ensemble.build_ensemble(settings, text, plan), recorders={"record": nothing})

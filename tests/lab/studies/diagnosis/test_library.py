@@ -9,7 +9,7 @@ from processes import tree
 from two_tables import NAMES, TOKENS, make, pair
 
 from tiejax import lab
-from tiejax.lab.runs.launch import main
+from tiejax.lab.runs.entry import main
 from tiejax.lab.studies.diagnosis.settings import STUDY
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
 """The verdict on a run: whether the distributional hypothesis fails, and whether the models have learnt the task."""
 
-from tiejax.lab.studies.diagnosis.run_verdict import ACROSS, verdict
+from tiejax.lab.studies.diagnosis.run_page import ACROSS, verdict
 
 
 def rows(case, residual=0.1):

@@ -186,7 +186,7 @@ def damaged_run(folder):
 def layer_tying_run(folder):
     """Write the files of a layer-tying run, whose settings have a corpus too."""
     settings = layer_tying.Settings(out=str(folder / "run")).resolved()
-    RunDirectory.claim(layer_tying.STUDY, settings, False, False).release()
+    RunDirectory.reserve(layer_tying.STUDY, settings, False, False).release()
     (folder / "run" / "checkpoints").mkdir()
 
 

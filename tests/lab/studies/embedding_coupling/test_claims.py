@@ -37,7 +37,7 @@ def verdicts(body, shapes=DEFAULT_SHAPES):
 
 
 def test_roles_of_the_default_shapes():
-    assert roles_of(DEFAULT_SHAPES)._asdict() == {
+    assert roles_of(DEFAULT_SHAPES) == {
         "coupled": "coupled",
         "decoupled": "decoupled",
         "big_in": "big-in",
@@ -53,9 +53,13 @@ def test_roles_of_the_default_shapes():
 def test_roles_of_the_published_shapes():
     """The multilingual shapes are identified by their widths."""
     roles = roles_of({published.name: published.shape for published in PUBLISHED_SHAPES[:10]})
-    assert (roles.narrow, roles.middle, roles.wide) == ("E_in 128, E_out 128", "E_in 128, E_out 768", "E_in 128, E_out 3072")
-    assert (roles.coupled, roles.big_in) == ("coupled 768", "E_in 768, E_out 128")
-    assert (roles.wider, roles.deeper) == ("E_in 128, E_out 768, H 1024", "E_in 128, E_out 768, L 23")
+    assert (roles["narrow"], roles["middle"], roles["wide"]) == (
+        "E_in 128, E_out 128",
+        "E_in 128, E_out 768",
+        "E_in 128, E_out 3072",
+    )
+    assert (roles["coupled"], roles["big_in"]) == ("coupled 768", "E_in 768, E_out 128")
+    assert (roles["wider"], roles["deeper"]) == ("E_in 128, E_out 768, H 1024", "E_in 128, E_out 768, L 23")
 
 
 def test_claims_are_supported_on_results_like_the_papers():
@@ -122,7 +126,7 @@ def test_claims_need_their_shapes(left_out, gone):
 def test_a_single_shape_is_only_compared_with_its_control():
     shapes = {"coupled": dataclasses.replace(DEFAULT_SHAPES["coupled"])}
     assert set(verdicts(body_of(AS_PUBLISHED), shapes)) == {"pretraining/score"}
-    assert roles_of({"a": Shape(4, 4, 8, 2, 2)}).coupled is None
+    assert roles_of({"a": Shape(4, 4, 8, 2, 2)})["coupled"] is None
 
 
 def test_claims_stay_undecided_where_the_best_rate_is_at_the_edge_of_its_grid():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.studies.embedding_coupling.count import counted, table
 from tiejax.lab.studies.embedding_coupling.settings import STUDY
 from tiejax.models.bert import count_parameters
@@ -43,7 +43,7 @@ def test_printed_shape_of_rembert_does_not_give_its_printed_count():
 
 def test_count_prints_every_row(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert launch.main(STUDY, ["--count"]) == 0
+    assert entry.main(STUDY, ["--count"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(PUBLISHED_SHAPES) == 19
     assert "include BERT's pooler" in lines[-1]

@@ -6,7 +6,7 @@ import pytest
 from coupling_runs import arguments, write_files
 
 from tiejax.checkpoints.hub.weights import Loaded
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.settings import sizes as shared
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.embedding_coupling import sizes
@@ -56,7 +56,7 @@ def test_too_many_epochs_are_refused_before_the_run_directory(tmp_path, monkeypa
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail("the input was accepted"))
     line = arguments(folder, "--fine_tuning_epochs", "1e9", "--out", folder / "run", "--quiet")
     with pytest.raises(BadInput, match=r"^--fine_tuning_epochs: 1000000000.0 results in 2,000,000,000 steps, expected at most"):
-        launch.main(STUDY, line)
+        entry.main(STUDY, line)
     assert not (folder / "run").exists()
 
 

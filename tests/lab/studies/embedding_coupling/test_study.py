@@ -12,8 +12,7 @@ from processes import EXPERIMENTS, end, start, wait_until
 
 from tiejax.checkpoints.hub.weights import load
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.embedding_coupling.costs import costs_of
-from tiejax.lab.studies.embedding_coupling.preparation import prepare
+from tiejax.lab.studies.embedding_coupling.preparation import costs_of, prepare
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -42,6 +41,32 @@ def results_of(out):
     return results
 
 
+MIX = "mix of layers"
+
+
+def rates_of(results):
+    """Return what was tried and chosen, by task, shape and start."""
+    found = results["rates"] | {MIX: {name: mix["rates"] for name, mix in results["layer_mix"].items()}}
+    return {
+        (task, shape, arm): tried
+        for task, by_shape in found.items()
+        for shape, by_start in by_shape.items()
+        for arm, tried in by_start.items()
+    }
+
+
+def ends_of(found):
+    rates = sorted(map(float, found["development"]))
+    return rates[0], rates[-1]
+
+
+def further_stages(out):
+    """Return the stages that tried rates beyond those of the settings."""
+    return sorted(
+        path.stem for path in (out / "finished").glob("*rates.*.npz") if ".pretrained." in path.stem or ".control." in path.stem
+    )
+
+
 def test_run_writes_its_files(run):
     assert {path.stem for path in (run / "figures").glob("*.png")} == FIGURES
     assert not list((run / "checkpoints").iterdir())
@@ -63,9 +88,14 @@ def test_run_writes_its_files(run):
     assert set(results["similarity"]["coupled"]) == {"input", "input_interval"}
     assert "output" in results["similarity"]["out-4"]
     assert {row["id"] for row in results["claims"]} >= {"pretraining/score", "dropping/output-width", "similarity/output-width"}
-    notes = {row["id"]: row["note"] for row in results["claims"]}
-    assert "edge of its grid for coupled (pretrained) on tags" in notes["pretraining/score"]  # a grid of two rates
-    assert "edge" not in (notes["similarity/output-width"] or "")
+    edges = {place for place, found in rates_of(results).items() if found["chosen"] in ends_of(found)}
+    for row in results["claims"]:
+        if row["id"] == "pretraining/score":
+            for task, shape, arm in rates_of(results):
+                at_edge = f"{shape} ({arm}) on {task}" in (row["note"] or "")
+                assert at_edge == (shape == "coupled" and task != MIX and (task, shape, arm) in edges)
+        if row["id"] == "similarity/output-width":
+            assert "edge" not in (row["note"] or "")
     page = (run / "report.html").read_text()
     assert "Shapes of input and output embeddings" in page
     assert "2 seeds: no difference can be decided" in page
@@ -88,25 +118,44 @@ def test_pretrained_models_are_saved_in_the_hubs_format(run):
         assert (run / "models" / name / "seed-1" / "tokenizer.json").is_file()
 
 
-def test_costs_name_every_stage(run):
+def test_costs_name_every_planned_stage(run):
     settings = Settings(**yaml.safe_load((run / "config.yaml").read_text()))
     costs = costs_of(settings, prepare(settings, Console(quiet=True)))
-    assert sorted(costs) == sorted(path.stem for path in (run / "finished").glob("*.npz"))
+    done = {path.stem for path in (run / "finished").glob("*.npz")}
+    assert sorted(costs) == sorted(done - set(further_stages(run)))
 
 
 def test_rates_are_chosen_on_seeds_that_are_not_reported(run):
     """The tuning seeds are pre-trained like the others; no score, probe or saved model is theirs."""
     with np.load(run / "finished" / "pretrain.coupled.npz") as arrays:
         assert len(arrays["params/embed/embedding"]) == 4
-    with np.load(run / "finished" / "rates.coupled.tags.npz") as arrays:
-        assert arrays["development"].shape == (2, 2, 2)
-        best = arrays["tried"][arrays["development"].mean(-1).argmax(0)]
-        np.testing.assert_array_equal(arrays["rate"], best)
-    with np.load(run / "finished" / "mix_rates.coupled.npz") as arrays:
-        assert arrays["development"].shape == (2, 2, 2)
+    for stage in ("rates.coupled.tags", "mix_rates.coupled"):
+        with np.load(run / "finished" / f"{stage}.npz") as arrays:
+            assert arrays["development"].shape == (2, 2, 2)
     with np.load(run / "finished" / "scores.coupled.tags.npz") as arrays:
         assert arrays["test_accuracy"].shape == (2, 2, 1)
     assert sorted(path.name for path in (run / "models" / "coupled").iterdir()) == ["seed-0", "seed-1"]
+
+
+def test_the_grid_of_rates_is_continued_while_its_end_wins(run):
+    """The best of two rates is always an end: every grid is continued, each further rate in a stage of its own."""
+    results, stages = results_of(run), []
+    for (task, shape, arm), found in rates_of(results).items():
+        rates, stage = sorted(map(float, found["development"])), f"rates.{shape}.{task}"
+        best = max(found["development"].values())
+        assert found["development"][str(found["chosen"])] == best
+        further = [rate for rate in rates if rate not in (0.003, 0.01)]
+        assert 1 <= len(further) <= 3
+        assert found["chosen"] not in ends_of(found) or len(further) == 3
+        assert all(rate * 2 in rates if rate < 0.003 else rate / 2 in rates for rate in further)
+        for rate in further:
+            stages.append(f"{f'mix_rates.{shape}' if task == MIX else stage}.{arm}.{rate:g}")
+            with np.load(run / "finished" / f"{stages[-1]}.npz") as arrays:
+                assert arrays["development"].mean() == found["development"][str(rate)]
+    assert further_stages(run) == sorted(stages)
+    assert ", the last that was tried" in (run / "report.html").read_text() or not any(
+        found["chosen"] in ends_of(found) for found in rates_of(results).values()
+    )
 
 
 def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
@@ -154,11 +203,11 @@ def test_run_with_a_cipher(with_cipher):
 
 
 def test_killed_run_resumes_bitwise(with_cipher, folder):
-    """A run killed twice after a checkpoint of a stage, once in pre-training and once in fine-tuning."""
+    """A run killed after a checkpoint of a stage: in pre-training, at a rate beyond the given ones, and in fine-tuning."""
     out = folder / "killed"
     line = cipher_line(folder, out)
-    for stage, resume in (("pretrain.coupled", []), ("scores.coupled.verbs", ["--resume"])):
-        process = start(*line, *resume, script=SCRIPT)
+    for stage in ("pretrain.coupled", further_stages(with_cipher)[-1], "scores.coupled.verbs"):
+        process = start(*line, *(["--resume"] if out.exists() else []), script=SCRIPT)
         assert wait_until(lambda stage=stage: any((out / "checkpoints" / stage).glob("[0-9]*")), process, timeout=900)
         process.kill()
         process.communicate()

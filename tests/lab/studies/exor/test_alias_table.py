@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiejax.lab.studies.exor.alias_table import alias_table
+from tiejax.lab.studies.exor.multisets import alias_table
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=70), st.integers(0, 2))

@@ -49,11 +49,11 @@ def test_spellings_and_masks_have_the_stated_distribution(task):
 
 
 def test_visits_differ_by_step_and_by_seed_and_repeat_by_key():
-    sampler = batches.SequenceSampler(variant("main"), split(7)["train"])
+    rows = split(7)["train"]
 
     def batch(seed, step):
         key = jax.random.key(seed)
-        return sampler.batch(stream(key, "data"), stream(key, "order"), jnp.int32(step))
+        return batches.sequences(variant("main"), rows, None, stream(key, "data"), stream(key, "order"), jnp.int32(step))
 
     np.testing.assert_array_equal(batch(7, 5).tokens, batch(7, 5).tokens)
     assert (np.asarray(batch(7, 5).tokens) != np.asarray(batch(7, 6).tokens)).mean() > 0.1

@@ -9,8 +9,7 @@ from exor_visits import every_visit, variant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiejax.lab.studies.exor.bayes_risk import bayes_risk
-from tiejax.lab.studies.exor.task import VARIANTS, EXor, split, strings
+from tiejax.lab.studies.exor.task import VARIANTS, EXor, bayes_risk, split, strings
 
 # The specification's table, which has four digits; half, which is not in it: the bit is known, its spelling is a coin, ln 2.
 HALF = (0.5, 0.6931)

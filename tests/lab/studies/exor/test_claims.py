@@ -7,7 +7,7 @@ from exor_runs import DH, HALF, MAIN, NO_DH, as_the_paper_says, run_metrics
 from tiejax.lab.studies.exor.analysis import analyse
 from tiejax.lab.studies.exor.claim_values import Setup, regular_records
 from tiejax.lab.studies.exor.plateaus import Level
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
 
 BAYES, CYCLE = 0.5, 20_000
 VARIANTS = {"main": MAIN, "dh": DH, "no-dh": NO_DH, "half": HALF}
@@ -28,8 +28,8 @@ EXPECTED = {
 }
 
 
-def analysed(metrics, symbols=MAIN, **fields):
-    return analyse(metrics, Setup(symbols, BAYES, CYCLE, **fields))[0]
+def analysed(metrics, task=MAIN, **fields):
+    return analyse(metrics, Setup(task, BAYES, CYCLE, **fields))[0]
 
 
 def verdicts(found):
@@ -38,8 +38,8 @@ def verdicts(found):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_applicable_claims_of_each_variant(name):
-    symbols = VARIANTS[name]
-    found = analysed(run_metrics(symbols=symbols, distance=as_the_paper_says), symbols)
+    task = VARIANTS[name]
+    found = analysed(run_metrics(task=task, distance=as_the_paper_says), task)
     families = {row["id"]: row["family"] for row in found["claims"]}
     assert set(families) == EXPECTED[name]
     exploratory = {claim for claim, family in families.items() if family == "exploratory"}
@@ -82,7 +82,7 @@ def test_opposite_run_contradicts_the_claims():
 
 def test_price_where_dh_holds():
     """At most .05 nat: supported by a price of .01, contradicted by one of .1, together with more and sooner solved models."""
-    cheap, dear = (run_metrics(seeds=16, symbols=DH, distance=as_the_paper_says) for _ in range(2))
+    cheap, dear = (run_metrics(seeds=16, task=DH, distance=as_the_paper_says) for _ in range(2))
     cheap["exact_cross_entropy"][1] += 0.01
     dear["exact_cross_entropy"][1] += 0.1
     assert verdicts(analysed(cheap, DH))["tying-free"] == "supported"
@@ -92,7 +92,7 @@ def test_price_where_dh_holds():
     assert verdicts(analysed(dear, HALF))["tying-costs"] == "supported"
 
 
-def random_run(rng, symbols, seeds):
+def random_run(rng, task, seeds):
     """Return a run with random distances and losses: effects of every size, members that solve the task or not."""
     effects = rng.normal(0, 1, (2, 2, 7, 7))
 
@@ -100,7 +100,7 @@ def random_run(rng, symbols, seeds):
         mean = effects[int(table == "input"), arm][pair]
         return np.exp(mean + rng.normal() + 0.2 * rng.normal(size=len(steps)) - steps / 30_000 * abs(mean))
 
-    metrics = run_metrics(seeds=seeds, symbols=symbols, distance=distance)
+    metrics = run_metrics(seeds=seeds, task=task, distance=distance)
     losses = BAYES + rng.exponential(0.1, (2, seeds, 1, 1)) + rng.normal(0, 0.1) * np.array([0, 1])[:, None, None, None]
     metrics["exact_cross_entropy"] = np.broadcast_to(losses, metrics["exact_cross_entropy"].shape).copy()
     metrics["exact_gap_zero"] = metrics["exact_gap_one"] = rng.normal(2.2, 1, (2, seeds, 1)) * np.ones((2, seeds, 11))
@@ -111,9 +111,9 @@ def random_run(rng, symbols, seeds):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_claim_is_decided_exactly_if_its_interval_excludes_the_null(variant):
-    rng, symbols, seen = np.random.default_rng(0), VARIANTS[variant], set()
+    rng, task, seen = np.random.default_rng(0), VARIANTS[variant], set()
     for seeds in (3, 9, 20, 20):
-        found = analysed(random_run(rng, symbols, seeds), symbols)
+        found = analysed(random_run(rng, task, seeds), task)
         for row in (row for row in found["claims"] if row["family"] == "registered" and row["n"]):
             low, high = row["interval_adjusted"] or (None, None)
             low, high = -np.inf if low is None else low, np.inf if high is None else high
@@ -200,7 +200,7 @@ def test_first_passages_by_table():
     assert untied["median"] == 56 * 500
     assert rows["tied", 0.5] == {"pair": "one", "table": "tied", "threshold": 0.5, "share": 1, "mean": 0, "median": 0}
     assert rows["untied output", 0.25]["median"] is None
-    assert analysed(run_metrics(symbols=NO_DH, distance=as_the_paper_says), NO_DH)["first_passage"] == []
+    assert analysed(run_metrics(task=NO_DH, distance=as_the_paper_says), NO_DH)["first_passage"] == []
 
 
 def test_fluctuation_needs_two_cycles_of_even_records():
@@ -243,7 +243,7 @@ def test_plateaus_of_members():
 
 
 def test_spellings_of_several_probabilities_violate_dh():
-    symbols = Symbols(7, 4, 5, {"zero": (0, 1), "one": (2, 3)}, (0.2, 0.8, 0.4, 0.6))
-    found = verdicts(analysed(run_metrics(symbols=symbols, distance=as_the_paper_says), symbols))
+    task = EXor(7, (0.2, 0.8), (0.4, 0.6))
+    found = verdicts(analysed(run_metrics(task=task, distance=as_the_paper_says), task))
     assert "first-passage/0.5/input" not in found
     assert "tied-conflict/untied-input" in found

@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from exor_runs import MAIN, as_the_paper_says, run_metrics
+from exor_runs import as_the_paper_says, run_metrics
 
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.studies.exor.claim_values import Setup
 from tiejax.lab.studies.exor.dose_response import analyse_doses, slopes
 from tiejax.lab.studies.exor.settings import STUDY
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def run(out, *argv):
         "6",
         "--quiet",
     ]
-    assert launch.main(STUDY, [*small, "--out", str(out), *argv]) == 0
+    assert entry.main(STUDY, [*small, "--out", str(out), *argv]) == 0
     return json.loads((out / "results.json").read_text())
 
 
@@ -117,8 +117,8 @@ def synthetic(doses, change=lambda metrics: None, **fields):
     }
     metrics["seeds"] = np.tile(np.arange(4), len(doses))
     change(metrics)
-    setups = [Setup(Symbols(7, 4, 5, MAIN.used, (p, 1 - p, 0.5, 0.5)), 0.5, 20_000, **fields) for p in doses]
-    return analyse_doses(metrics, np.repeat(np.arange(len(doses)), 4), doses, setups, [[]] * len(doses))
+    setups = [Setup(EXor(7, (p, 1 - p), (0.5, 0.5)), 0.5, 20_000, **fields) for p in doses]
+    return analyse_doses(metrics, setups, [[]] * len(doses))
 
 
 def test_only_solved_models_are_compared_with_the_bound():

@@ -6,9 +6,8 @@ from pictures import curves, is_a_picture
 
 from tiejax.lab.reporting.figures import save
 from tiejax.lab.studies.exor import figures
-from tiejax.lab.studies.exor.dose_figures import plot_dose_cost, plot_dose_gap
-from tiejax.lab.studies.exor.plateau_figures import plot_plateaus
-from tiejax.lab.studies.exor.symbols import symbol_names
+from tiejax.lab.studies.exor.dose_page import plot_dose_cost, plot_dose_gap
+from tiejax.lab.studies.exor.task import EXor
 
 pytestmark = pytest.mark.usefixtures("drawn")
 
@@ -32,7 +31,7 @@ def plotted():
         figures.plot_learning(steps, {}, steps, risk, best),
         figures.plot_final_values(final, relative, labels),
         figures.plot_final_values({}, relative, {}),
-        figures.plot_all_distances(steps, tables, np.ones(both.shape[1], bool), pairs, symbol_names(2, 2)),
+        figures.plot_all_distances(steps, tables, np.ones(both.shape[1], bool), pairs, EXor().names),
     ]
 
 
@@ -52,12 +51,12 @@ def test_dose_figures_are_saved(tmp_path, plot):
 def test_figure_of_plateaus_is_saved(tmp_path):
     losses = {"untied": np.array([[1.2, 0.5], [1.2, 1.2]]), "tied": np.array([[1.2, 0.9], [1.2, np.nan]])}
     levels = [{"knows": name, "loss": loss} for name, loss in (("all", 0.5), ("some", 0.7), ("nothing", 1.2))]
-    plot = plot_plateaus(np.array([0, 10]), losses, levels)
+    plot = figures.plot_plateaus(np.array([0, 10]), losses, levels)
     labels = plot.figure.axes[0].get_legend_handles_labels()[1]
     assert labels == ["0.50: all", "1.20: nothing", "rarer plateaus", "none"]
     assert is_a_picture(save(plot.figure, tmp_path, "plateaus"))
 
 
 def test_symbol_names():
-    assert symbol_names(2, 3) == ["0a", "0b", "1a", "1b", "1c", "even", "odd", "mask"]
-    assert len(set(symbol_names(40, 2))) == 45
+    assert EXor(7, (0.1, 0.9), (0.2, 0.3, 0.5)).names == ["0a", "0b", "1a", "1b", "1c", "even", "odd", "mask"]
+    assert len(set(EXor(7, (1 / 40,) * 40).names)) == 45

@@ -10,7 +10,7 @@ from exor_visits import every_visit, variant
 from scipy import stats
 
 from tiejax import training
-from tiejax.lab.studies.exor.batches import SequenceSampler
+from tiejax.lab.studies.exor.batches import sequences
 from tiejax.lab.studies.exor.contexts import MAX_OUTCOMES, count_contexts, most_outcomes
 from tiejax.lab.studies.exor.multisets import MultisetSampler
 from tiejax.lab.studies.exor.task import EXor, split
@@ -35,9 +35,11 @@ def test_joint_distribution_equals_enumeration(task):
 
     steps, key = 600, jax.random.key(5)
     ours = MultisetSampler([task], rows)
-    plain = SequenceSampler(task, rows)
     keys = training.stream(key, "data"), training.stream(key, "order")
-    for sample in (lambda step: ours.sequences(*keys, step, jnp.int32(0)), lambda step: plain.batch(*keys, step)):
+    for sample in (
+        lambda step: ours.sequences(*keys, step, jnp.int32(0)),
+        lambda step: sequences(task, rows, None, *keys, step),
+    ):
         batches = jax.jit(jax.vmap(sample))(jnp.arange(steps, dtype=jnp.int32))
         seen = collections.Counter(
             outcome_of(tokens, target)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiejax.lab.studies.exor.outcomes import first_passage, solves, solving_window
+from tiejax.lab.studies.exor.trajectories import first_passage, solves, solving_window
 
 BAYES = 0.5
 

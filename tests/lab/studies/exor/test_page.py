@@ -14,13 +14,13 @@ from tiejax.statistics.claims import assess
 from tiejax.system.json_values import plain
 
 
-def results(symbols=MAIN, zero=(0.1, 0.9), one=(0.5, 0.5), change=lambda metrics: None, exact=True):
+def results(task=MAIN, zero=(0.1, 0.9), one=(0.5, 0.5), change=lambda metrics: None, exact=True):
     """Return the results of a synthetic run of 16 seeds in which untied models solve the task and tied ones do not."""
-    metrics = run_metrics(seeds=16, symbols=symbols, exact=exact, distance=as_the_paper_says)
+    metrics = run_metrics(seeds=16, task=task, exact=exact, distance=as_the_paper_says)
     if exact:
         metrics["exact_cross_entropy"][1] += 0.2 + 0.002 * np.arange(16)[:, None, None]
     change(metrics)
-    body, _ = analyse(metrics, Setup(symbols, 0.5, 20_000), [Level("all", 0.55), Level("nothing", 0.77)])
+    body, _ = analyse(metrics, Setup(task, 0.5, 20_000), [Level("all", 0.55), Level("nothing", 0.77)])
     bayes = {"splits": {"train": {"cross_entropy": 0.5}}}
     return plain({"bits": 7, "zero": zero, "one": one, "steps": 50_000, "bayes": bayes, "residual_bound": None, **body})
 
@@ -134,7 +134,7 @@ def test_finding_of_doses_covers_growth_and_the_strongest_dose():
     excess = np.stack([noise, 0.1 * bound[:, None] - noise], 1)
     solved = np.ones((3, 2, 16), bool)
     solved[2, 1] = False
-    claims = assess(dose_claims(Responses(doses, bound, np.arange(16), gap, excess, solved)))
+    claims = assess(dose_claims(Responses(doses, bound, gap, excess, solved)))
     answer, counted = dose_page.finding({"claims": claims, "doses": [{"p": p} for p in (0.5, 0.9, 0.05)]})
     assert "The slope of the exact cross-entropy (tied - untied) over |ln(p/(1-p))| is 0.1 nats per nat [" in answer
     assert "The exact cross-entropy at p = 0.05 (tied - untied) is 0.294 nats [" in answer

@@ -7,10 +7,9 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.contexts import all_contexts
 from tiejax.lab.studies.exor.plateaus import Level, assign, cycle_minima, levels, predictors, table
-from tiejax.lab.studies.exor.task import EXor, split
+from tiejax.lab.studies.exor.task import EXor, bayes_risk, split
 
 TASK = EXor(3, (0.1, 0.9), (0.5, 0.5))
 

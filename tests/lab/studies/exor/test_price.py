@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.exor.price import arm_claims
-from tiejax.lab.studies.exor.price_arms import ARM_SETTINGS, CHANGES, changes, run_name
-from tiejax.lab.studies.exor.settings import Settings
+from tiejax.lab.studies.exor.settings import ARM_SETTINGS, CHANGES, Settings, changes, run_name
+from tiejax.lab.studies.exor.variants import arm_claims
 from tiejax.statistics.claims import assess
 
 SPELLINGS = {"main": ([0.1, 0.9], [0.5, 0.5]), "half": ([0.5, 0.5], [0.5, 0.5])}

@@ -9,7 +9,7 @@ import pytest
 from exor_visits import every_visit
 
 from tiejax.lab.studies.exor.contexts import all_contexts, asking_pairs
-from tiejax.lab.studies.exor.risk import ExactRisk, Expectations
+from tiejax.lab.studies.exor.recorders import ExactRisk, Expectations
 from tiejax.lab.studies.exor.task import EXor, split, strings
 
 
@@ -30,7 +30,8 @@ def test_exact_risk_against_a_slow_loop(x64, ordered, asked_only, with_bias):
 
     asking = asking_pairs(task, contexts)
     pairs = {name: symbols for name, (symbols, _) in asking.items()}
-    expected = Expectations.of(contexts.target, contexts.weight, {name: share for name, (_, share) in asking.items()})
+    expected = Expectations(contexts.target, contexts.weight, {name: share for name, (_, share) in asking.items()})
+    expected = jax.tree.map(jnp.asarray, expected)
     params = {"embed": jnp.asarray(embedding), "head": jnp.asarray(output)}
 
     def table_and_bias(params):

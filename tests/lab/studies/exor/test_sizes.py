@@ -12,11 +12,10 @@ from tiejax.lab.settings.sizes import FLOAT, records_of
 from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.ensemble import CPU_OPTIONS, build_ensemble, named_arrays, seeds_at_once
 from tiejax.lab.studies.exor.settings import Settings
-from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.trajectories import trajectories
-from tiejax.lab.studies.untying import ensemble as untying
 from tiejax.lab.studies.untying import settings as untying_settings
 from tiejax.lab.studies.untying import sizes as untying_sizes
+from tiejax.lab.studies.untying import study as untying
 from tiejax.training import seed_keys
 
 
@@ -81,7 +80,7 @@ def test_disk_needs_of_records(variant):
     settings = Settings(**small, records_on="disk").resolved()
     records = training.train(build_ensemble(settings), [0, 1]).records
     metrics = named_arrays(records, settings)
-    runs = trajectories(metrics, Symbols.of(settings.tasks[0]), 2)
+    runs = trajectories(metrics, settings.tasks[0], 2)
     trajectory_bytes = number_of_bytes([runs.distance, runs.relative, runs.exact])
     in_memory = sizes.need(dataclasses.replace(settings, records_on="memory"))
     on_disk = sizes.need(settings)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.studies.exor.settings import STUDY
 
 TINY = ["--steps", "20", "--record_every", "10", "--exact_every", "10", "--quiet"]
@@ -13,7 +13,7 @@ TINY = ["--steps", "20", "--record_every", "10", "--exact_every", "10", "--quiet
 
 def run(tmp_path, *argv):
     out = tmp_path / "run"
-    assert launch.main(STUDY, [*TINY, "--out", str(out), *argv]) == 0
+    assert entry.main(STUDY, [*TINY, "--out", str(out), *argv]) == 0
     results = json.loads((out / "results.json").read_text())
     with np.load(out / "metrics.npz", allow_pickle=False) as arrays:
         return out, results, dict(arrays)
@@ -28,7 +28,8 @@ def lengths(final):
 
 def test_run_writes_the_documented_files(tmp_path, capsys):
     out, results, metrics = run(tmp_path, "--seeds", "[7,3]")
-    assert capsys.readouterr().out == f"report: {out / 'report.html'}\n"
+    said = "warning: --seeds: 2 seeds cannot decide any claim; that takes at least 6"
+    assert capsys.readouterr().out == f"{said}\nreport: {out / 'report.html'}\n"
     names = {path.name for path in out.iterdir()} - {".lock"}
     written = {"report.html", "results.json", "metrics.npz", "run.json", "config.yaml", "environment.json"}
     assert names == written | {"figures", "checkpoints"}

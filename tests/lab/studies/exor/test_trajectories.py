@@ -7,7 +7,7 @@ import pytest
 from exor_runs import DH, MAIN, run_metrics
 
 from tiejax.lab.studies.exor import trajectories as module
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.trajectories import trajectories
 
 
@@ -17,21 +17,21 @@ def test_relative_distance_is_normalised_by_used_symbols():
     def distance(table, arm, seed, steps, pair):
         return np.full(len(steps), 100.0 if 1 in pair else 6.0)
 
-    runs = trajectories(run_metrics(symbols=DH, distance=distance), DH, 20_000)
+    runs = trajectories(run_metrics(task=DH, distance=distance), DH, 20_000)
     np.testing.assert_allclose(runs.relative["input"]["one"], 6.0 / 2.0)
     assert "zero" not in runs.relative["input"]
 
 
 def test_more_than_two_spellings_are_averaged_over_their_pairs():
-    symbols = Symbols(7, 4, 5, {"zero": (0, 1, 2), "one": (3,)}, (0.2, 0.3, 0.5, 1.0))
+    task = EXor(7, (0.2, 0.3, 0.5), (1.0,))
 
     def distance(table, arm, seed, steps, pair):
         return np.full(len(steps), {(0, 1): 1.0, (0, 2): 2.0, (1, 2): 6.0}.get(pair, 50.0))
 
-    runs = trajectories(run_metrics(symbols=symbols, distance=distance), symbols, 20_000)
+    runs = trajectories(run_metrics(task=task, distance=distance), task, 20_000)
     np.testing.assert_allclose(runs.distance["output"]["zero"], 3.0)
-    assert symbols.imbalance("zero") == pytest.approx(math.log(2.5))
-    assert math.isnan(symbols.imbalance("one"))
+    assert task.imbalance("zero") == pytest.approx(math.log(2.5))
+    assert math.isnan(task.imbalance("one"))
 
 
 def test_final_values_are_means_over_the_last_whole_cycle():

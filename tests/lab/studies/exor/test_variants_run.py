@@ -9,7 +9,7 @@ import pytest
 from damage import steps
 from processes import assert_refused, command_here, end, start, tree, wait_until
 
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.runs.parts import InSeries, _part
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY, Settings
@@ -32,18 +32,18 @@ def arrays(out):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("variants") / "run"
-    assert launch.main(STUDY, [*TINY, "--seeds", "2", "--variants", "main,dh", "--out", str(out)]) == 0
+    assert entry.main(STUDY, [*TINY, "--seeds", "2", "--variants", "main,dh", "--out", str(out)]) == 0
     return out
 
 
 def test_each_variant_is_an_ordinary_run(finished, tmp_path):
     alone = tmp_path / "alone"
-    assert launch.main(STUDY, [*TINY, "--seeds", "2", "--variant", "dh", "--out", str(alone)]) == 0
+    assert entry.main(STUDY, [*TINY, "--seeds", "2", "--variant", "dh", "--out", str(alone)]) == 0
     assert arrays(finished / "dh") == arrays(alone)
     found, expected = results(finished / "dh"), results(alone)
     assert {**found, "timing": None} == {**expected, "timing": None}
     before = tree(finished / "dh")
-    assert launch.main(STUDY, ["--out", str(finished / "dh"), "--resume"]) == 0
+    assert entry.main(STUDY, ["--out", str(finished / "dh"), "--resume"]) == 0
     assert tree(finished / "dh") == before
 
 
@@ -79,11 +79,11 @@ def test_finished_variants_are_kept_and_changed_ones_are_noticed(finished, tmp_p
     out = shutil.copytree(finished, tmp_path / "run")
     before = tree(out)
     command = [*TINY, "--seeds", "2", "--variants", "main,dh", "--out", str(out), "--resume"]
-    assert launch.main(STUDY, command) == 0
+    assert entry.main(STUDY, command) == 0
     assert "the run is finished" in capsys.readouterr().out
     assert tree(out) == before
     (out / "main" / "results.json").write_text("{}")
-    assert launch.main(STUDY, command) == 0
+    assert entry.main(STUDY, command) == 0
     assert "damaged or missing, to be written again: main/results.json" in capsys.readouterr().out
     assert results(out / "main")["final"] == results(finished / "main")["final"]
     assert results(out)["claims"] == results(finished)["claims"]
@@ -93,7 +93,7 @@ def test_finished_variants_are_kept_and_changed_ones_are_noticed(finished, tmp_p
 @pytest.mark.slow
 def test_appended_seeds_train_in_every_variant(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "run")
-    assert launch.main(STUDY, [*TINY, "--seeds", "3", "--out", str(out), "--resume"]) == 0
+    assert entry.main(STUDY, [*TINY, "--seeds", "3", "--out", str(out), "--resume"]) == 0
     found = results(out)
     assert found["seeds"] == results(out / "dh")["seeds"] == [0, 1, 2]
     assert {row["n"] for row in found["claims"]} == {3}
@@ -107,8 +107,8 @@ def test_overwriting_starts_every_variant_from_scratch(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "run")
     command = [*TINY, "--seeds", "2", "--variants", "dh", "main", "--steps", "10", "--out", str(out)]
     with pytest.raises(BadInput, match="contains a finished run"):
-        launch.main(STUDY, command)
-    assert launch.main(STUDY, [*command, "--overwrite"]) == 0
+        entry.main(STUDY, command)
+    assert entry.main(STUDY, [*command, "--overwrite"]) == 0
     assert [results(out / name)["steps"] for name in ("main", "dh")] == [10, 10]
     assert results(out)["variants"] == ["dh", "main"]
 
@@ -118,9 +118,9 @@ def test_a_variant_of_other_settings_is_not_taken_over(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "run")
     (out / "results.json").unlink()
     argv = [*TINY, "--seeds", "2", "--variant", "dh", "--steps", "10", "--out", str(out / "dh"), "--overwrite"]
-    assert launch.main(STUDY, argv) == 0
+    assert entry.main(STUDY, argv) == 0
     with pytest.raises(BadInput, match=r"run/dh contains a run with other settings \(steps: 10 -> 20"):
-        launch.main(STUDY, ["--out", str(out), "--resume", "--quiet"])
+        entry.main(STUDY, ["--out", str(out), "--resume", "--quiet"])
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from layer_runs import SIZES, TOKENS_PER_WORD, findings_of, run
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.layer_tying import figures
 from tiejax.lab.studies.layer_tying.analysis import analyse
-from tiejax.lab.studies.layer_tying.tables import tables
+from tiejax.lab.studies.layer_tying.page import tables
 from tiejax.statistics.arms import select_seeds
 from tiejax.system.json_values import plain
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from layer_runs import LAYERS, METHODS, SIZES, TOKENS_PER_WORD, run
 
-from tiejax.lab.studies.layer_tying import drawing, figures, settings
+from tiejax.lab.studies.layer_tying import figures, settings
 from tiejax.lab.studies.layer_tying.analysis import analyse
 
 
@@ -40,7 +40,7 @@ def test_figures_show_the_maps_and_every_seed():
 
 @pytest.mark.parametrize("layers", [1, 4, 12, 48])
 def test_layers_have_distinct_colours(layers):
-    colours = drawing.owner_colours(layers).colors
+    colours = figures.owner_colours(layers).colors
     apart = np.abs(colours[:, None] - colours[None]).max(-1) + np.eye(layers)
     assert apart.min() > 0.01
     # Neighbours must be distinguishable in small cells.
@@ -48,21 +48,21 @@ def test_layers_have_distinct_colours(layers):
 
 
 def test_methods_of_almost_equal_bytes_are_drawn_side_by_side():
-    shift = drawing.side_by_side({"a": 100.0, "b": 50.0, "c": 101.0, "d": 103.0})
+    shift = figures.side_by_side({"a": 100.0, "b": 50.0, "c": 101.0, "d": 103.0})
     assert shift["b"] == shift["d"] == 1
     assert shift["a"] * shift["c"] == pytest.approx(1)
-    assert shift["c"] / shift["a"] == pytest.approx(drawing.APART)
+    assert shift["c"] / shift["a"] == pytest.approx(figures.APART)
 
 
 def test_methods_keep_their_colours_and_differ():
     names = [*METHODS, *(name for name in settings.METHODS if name not in METHODS), "mine"]
-    styles = drawing.styles(names)
+    styles = figures.styles(names)
     assert len({(style.colour, style.line) for style in styles.values()}) == len(names)
-    assert styles["agent"] == drawing.styles(["agent"])["agent"]
+    assert styles["agent"] == figures.styles(["agent"])["agent"]
 
 
 def test_methods_without_a_fixed_map_have_fixed_colours():
-    assert set(drawing.METHOD_COLOURS) == set(settings.NOT_STATIC)
+    assert set(figures.METHOD_COLOURS) == set(settings.NOT_STATIC)
 
 
 def test_tie_maps_show_at_most_six_seeds():

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tiejax import tying
-from tiejax.lab.studies.layer_tying import files
 from tiejax.lab.studies.layer_tying.generation import lengths, sampler
-from tiejax.lab.studies.layer_tying.model import build, build_model, initial, make_loss
+from tiejax.lab.studies.layer_tying.model import build, build_model, initial, make_loss, read_weights, weights_file
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.models import TABLE_PATHS
@@ -99,8 +98,8 @@ def test_weights_in_a_file_have_the_loss_that_the_run_computes(tmp_path, storage
     expected = float(layered.loss(stored, batch, wiring))
 
     path = tmp_path / "model.safetensors"
-    path.write_bytes(files.weights_file(layered.params_to_host(stored, owner), owner))
-    params, reads = files.read_weights(path)
+    path.write_bytes(weights_file(layered.params_to_host(stored, owner), owner))
+    params, reads = read_weights(path)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(dtype)}
     loss = make_loss(settings, build_model(settings, VOCABULARY), VOCABULARY, 0)
     assert float(jax.jit(loss)(params, batch, None, reads, np.ones(3, bool))) == pytest.approx(expected, rel=1e-5)

@@ -10,7 +10,7 @@ from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
-from tiejax.lab.studies.layer_tying.tables import agents, published_tables, tables
+from tiejax.lab.studies.layer_tying.page import agents, published_tables, tables
 from tiejax.statistics.arms import select_seeds
 from tiejax.statistics.claims import Claim, assess
 from tiejax.system.json_values import plain

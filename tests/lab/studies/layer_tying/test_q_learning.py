@@ -76,6 +76,15 @@ def test_random_choices_are_uniform_over_the_actions_of_the_layer():
     assert abs(int((half == 0).sum()) - 2000) < 130
 
 
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+def test_an_agent_with_values_that_are_not_finite_leaves_layers_as_they_are(epsilon):
+    network = q_learning.init(jax.random.key(0), 4)
+    network["out_bias"] = network["out_bias"].at[0].set(jnp.nan)
+    for layer, copied in ((1, 0), (2, 2), (3, 1)):
+        chosen = q_learning.choose(network, state_of(0, 0, 2, 1), integer(layer), jnp.float32(epsilon), jax.random.key(3))
+        assert int(chosen) == copied
+
+
 @pytest.mark.parametrize(
     ("kind", "loss", "expected"),
     [

@@ -8,9 +8,8 @@ import pytest
 from layer_runs import data_of_groups
 
 from tiejax import tying
-from tiejax.lab.studies.layer_tying.job import Job, run_job
+from tiejax.lab.studies.layer_tying.job import Job, rates_of, run_job
 from tiejax.lab.studies.layer_tying.model import build
-from tiejax.lab.studies.layer_tying.schedule import rates_of
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.training.keys import stream
 from tiejax.tying.layer_ties import fixed_wiring

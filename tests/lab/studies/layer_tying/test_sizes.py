@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 from tiejax import models, tying
-from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs import entry
 from tiejax.lab.settings import sizes as shared
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import q_learning, sizes
@@ -59,7 +59,7 @@ def test_parameters_of_variants():
     settings, plain = settings_of(variants=variants, methods=["untied"]), settings_of(methods=["untied"])
 
     def parameters(name):
-        form, owners = settings.form(name), np.unique(settings.variant(name).owner(3, 1)).astype(np.int32)
+        form, owners = settings.form(name), np.unique(settings.variants_by_name[name].owner(3, 1)).astype(np.int32)
         init = initial(settings, build_model(settings, VOCABULARY, form))
         tree = jax.eval_shape(lambda owners: init(jax.random.key(0), owners), owners)
         return sum(leaf.size for leaf in jax.tree.leaves(tree)) - tree["head"]["embedding"].size
@@ -93,14 +93,13 @@ def test_memory_with_a_given_tokenizer_is_checked_before_the_run_directory(tmp_p
     (tmp_path / "corpus.txt").write_text("\n\n".join(topics[:6]))
     files = ["--corpus", f"{tmp_path}/corpus.txt", "--data_dir", f"{tmp_path}/prepared", "--out", f"{tmp_path}/run", "--quiet"]
     small = "--layers 2 --width 64 --heads 2 --context 12 --batch_size 1 --methods [untied] --steps 2"
-    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
     needed = sizes.need(Settings(layers=2, width=64, context=12, batch_size=1, methods=["untied"], steps=2).resolved(), 400)
     monkeypatch.setattr(shared, "machine_memory", lambda: 2 * needed.total)
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail("the input was accepted"))
     words = tmp_path / "tokenizer.json"
     words.write_text(tokenizer_of(tmp_path, 4000))
     with pytest.raises(BadInput, match=r"^--.*the run needs at least .*this machine has"):
-        launch.main(STUDY, [*files, *small.split(), "--tokenizer", str(words)])
+        entry.main(STUDY, [*files, *small.split(), "--tokenizer", str(words)])
     assert not (tmp_path / "run").exists()
 
 

@@ -1,6 +1,5 @@
 """End-to-end tests of the layer-tying study: its files, and resumption after a kill."""
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -8,8 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import time
-from pathlib import Path
 
 import filelock
 import jax
@@ -22,11 +19,11 @@ from processes import EXPERIMENTS, end, start, wait_until
 from stream_runs import corpus_folder, metrics, text_of
 
 from tiejax import training
-from tiejax.lab.runs import environment, launch
+from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.studies.layer_tying import files, generation, text
-from tiejax.lab.studies.layer_tying.model import build_model
+from tiejax.lab.studies.layer_tying import generation, text
+from tiejax.lab.studies.layer_tying.model import build_model, read_weights
 from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
 from tiejax.models import counts
 
@@ -59,8 +56,7 @@ def run(data):
     out = data / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        patch.setattr(environment, "one_device_a_core", lambda: None)  # jax is already initialised
-        assert launch.main(STUDY, arguments(data, "--out", out, "--quiet")) == 0
+        assert entry.main(STUDY, arguments(data, "--out", out, "--quiet")) == 0
     return out
 
 
@@ -163,7 +159,7 @@ def test_models_with_shared_layers_continue_with_the_weights_in_their_files(run)
     assert found["prompts"] == [tokenizer.decode(row) for row in rows[:, 1:4]]
     for method in ("mine", "low-rank"):
         model = build_model(settings, prepared.streams.vocabulary, settings.form(method))
-        weights = files.read_weights(run / "models" / f"{method}-seed0.safetensors")
+        weights = read_weights(run / "models" / f"{method}-seed0.safetensors")
         tokens = np.asarray(generation.sampler(model, 3)(*weights, rows, key))[:, 4:]
         texts = [tokenizer.decode(row, skip_special_tokens=False) for row in tokens]
         assert found["methods"][method] == {"continuations": texts, "distinct": len(set(tokens.ravel().tolist())) / 24}
@@ -192,9 +188,8 @@ def test_models_that_cannot_be_read_do_not_cost_the_results(run, tmp_path):
 
 def test_masked_models_continue_nothing(data, monkeypatch):
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-    monkeypatch.setattr(environment, "one_device_a_core", lambda: None)
     argv = ["--objective", "masked", "--methods", "[untied]", "--maps", "{}", "--variants", "{}", "--steps", 2]
-    assert launch.main(STUDY, arguments(data, *argv, "--out", data / "masked", "--quiet")) == 0
+    assert entry.main(STUDY, arguments(data, *argv, "--out", data / "masked", "--quiet")) == 0
     assert "generated" not in json.loads((data / "masked" / "results.json").read_text())
     assert "Continuations" not in (data / "masked" / "report.html").read_text()
 
@@ -349,60 +344,3 @@ def test_resumed_run_keeps_its_finished_models(run, data, tmp_path):
     first, again = metrics(run), metrics(out)
     for name in set(first) - {"time_step"}:
         np.testing.assert_array_equal(first[name], again[name], err_msg=name)
-
-
-def content(path):
-    """The content of a file in /proc, empty if its process has ended."""
-    with contextlib.suppress(OSError):
-        return Path(path).read_bytes()
-    return b""
-
-
-def children(process):
-    """The processes that train models for another."""
-    pids = b" ".join(content(thread) for thread in Path(f"/proc/{process.pid}/task").glob("*/children")).split()
-    return [int(pid) for pid in pids if b"spawn_main" in content(f"/proc/{int(pid)}/cmdline")]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in /proc")
-def test_processes_train_what_one_process_trains(run, data, tmp_path):
-    """A process that is killed ends the run, and processes end with the one that started them; resuming gives the same bits."""
-    out = tmp_path / "processes"
-    argv = arguments(data, "--out", out, "--checkpoint_every", ".01", "--processes_per_device", "2")
-    environment = {"JAX_NUM_CPU_DEVICES": "1"}
-    starting = start(*argv, script=SCRIPT, env=environment)
-    assert wait_until(lambda: children(starting), starting), starting.communicate()
-    os.kill(children(starting)[0], signal.SIGKILL)  # before it has read what it needs
-    assert (ended := end(starting, timeout=60)).status == 4, ended
-    first = start(*argv, "--resume", script=SCRIPT, env=environment)
-    assert wait_until(lambda: list((out / "finished").glob("*.npz")), first), first.communicate()
-    pids = children(first)
-    assert len(pids) == 2
-    os.kill(pids[0], signal.SIGKILL)
-    ended = end(first)
-    assert ended.status == 4
-    (line,) = ended.err.splitlines()
-    assert line.startswith("layer_tying.py: error: --processes_per_device: a process ended with status -9 while it trained ")
-    assert line.endswith("continue with --resume")
-    done = len(list((out / "finished").glob("*.npz")))
-
-    second = start(*argv, "--resume", script=SCRIPT, env=environment)
-    assert wait_until(lambda: len(list((out / "finished").glob("*.npz"))) > done, second), second.communicate()
-    pids = children(second)
-    second.kill()
-    second.communicate(timeout=60)
-    assert not (out / "results.json").exists()
-    assert pids
-    deadline = time.monotonic() + 60
-    while any(content(f"/proc/{pid}/cmdline") for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-    ended = end(start(*argv, "--resume", script=SCRIPT, env=environment))
-    assert ended.status == 0, ended.err
-    assert not list((out / "checkpoints").iterdir())
-    one, several = metrics(run), metrics(out)
-    assert set(one) == set(several)
-    for name in set(one) - {"time_step"}:
-        np.testing.assert_array_equal(one[name], several[name], err_msg=name)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from layer_runs import BY_NUMBER, SIZES, TOKENS_PER_WORD, findings_of, run
 
-from tiejax.lab.studies.layer_tying.analysis import analyse
-from tiejax.lab.studies.layer_tying.summary import distinct_layers
+from tiejax.lab.studies.layer_tying.analysis import analyse, distinct_layers
 
 
 def test_perplexity_is_exp_of_mean_nats_with_a_t_interval():

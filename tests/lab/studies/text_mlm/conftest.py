@@ -9,7 +9,7 @@ import shlex
 import pytest
 from text_runs import arguments
 
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.studies.text_mlm.settings import STUDY
 
 ADJECTIVES = ("one", "good", "new", "late", "old", "small", "long", "wide")
@@ -34,7 +34,7 @@ def launched():
     def run(argv: list[str]) -> int:
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("JAX_NUM_CPU_DEVICES", "1")
-            return launch.main(STUDY, argv)
+            return entry.main(STUDY, argv)
 
     return run
 

@@ -9,7 +9,7 @@ import yaml
 from corpora import ROOT
 from processes import TEXT_SCRIPT, assert_refused, command_here, end, start, tree, wait_until
 
-from tiejax.lab.runs import launch, resume
+from tiejax.lab.runs import entry, resume
 from tiejax.lab.studies.text_mlm.settings import STUDY, Settings
 
 
@@ -123,7 +123,7 @@ def test_configurations_are_valid(file):
 def test_help_explains_every_setting(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["text_mlm.py"])
     with pytest.raises(SystemExit) as ended:
-        launch.main(STUDY, ["--help"])
+        entry.main(STUDY, ["--help"])
     shown = capsys.readouterr().out
     assert ended.value.code == 0
     for field in dataclasses.fields(Settings):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from directories import make_run
 
-from tiejax.lab.runs import launch
+from tiejax.lab.runs import entry
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY as EXOR
-from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.theory import distances
 from tiejax.lab.studies.theory.page import finding, headings, tables
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def checked(run, out, *argv):
-    assert launch.main(STUDY, [str(run), "--quiet", "--out", str(out), *argv]) == 0
+    assert entry.main(STUDY, [str(run), "--quiet", "--out", str(out), *argv]) == 0
     return json.loads((out / "results.json").read_text())
 
 
@@ -28,7 +27,7 @@ def checked(run, out, *argv):
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "short"
     argv = ["--bits", "3", "--steps", "20", "--record_every", "10", "--seeds", "[4,2]", "--quiet", "--out", str(out)]
-    assert launch.main(EXOR, argv) == 0
+    assert entry.main(EXOR, argv) == 0
     return out
 
 
@@ -67,20 +66,20 @@ def test_pairs_are_moved_apart_first(run, tmp_path):
 
 
 def test_moved_rows():
-    symbols = Symbols.of(EXor(3, (0.1, 0.9), (0.5, 0.5)))
+    task = EXor(3, (0.1, 0.9), (0.5, 0.5))
     table = np.random.default_rng(0).normal(size=(7, 3))
     table[3] = table[2]  # equal rows have no line between them
     params = {"embed": {"embedding": table}, "head": {"embedding": 2 * table}}
-    moved = moved_apart(params, symbols, 0.5, tied=False)
-    after, before = moved["embed"]["embedding"], distances(table, symbols)
+    moved = moved_apart(params, task, 0.5, tied=False)
+    after, before = moved["embed"]["embedding"], distances(table, task)
     scale = before["zero"][0] / before["zero"][1]
-    assert {pair: apart for pair, (apart, _) in distances(after, symbols).items()} == pytest.approx(
+    assert {pair: apart for pair, (apart, _) in distances(after, task).items()} == pytest.approx(
         {"zero": 0.5 * scale, "one": 0.5 * scale}
     )
     np.testing.assert_allclose(after[:2].mean(0), table[:2].mean(0))
     np.testing.assert_array_equal(after[4:], table[4:])
     assert moved["head"]["embedding"] is params["head"]["embedding"]
-    assert moved_apart(params, symbols, 0.5, tied=True)["head"]["embedding"] is not params["head"]["embedding"]
+    assert moved_apart(params, task, 0.5, tied=True)["head"]["embedding"] is not params["head"]["embedding"]
 
 
 def member(seed, losses, relative):
@@ -125,7 +124,7 @@ def test_the_page_counts_optimal_members():
 def test_refused_runs(run, tmp_path):
     def refused(path, words, *argv):
         with pytest.raises(BadInput, match=words):
-            launch.main(STUDY, [str(path), "--out", str(tmp_path / "check"), *argv])
+            entry.main(STUDY, [str(path), "--out", str(tmp_path / "check"), *argv])
         assert not (tmp_path / "check").exists()
 
     refused(run, "no member solved the task; use --members all")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tiejax import training
-from tiejax.lab.runs import launch, resume
+from tiejax.lab.runs import entry, resume
 from tiejax.lab.studies.exor.ensemble import build_ensemble
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.untying.settings import STUDY
@@ -35,7 +35,7 @@ TINY = [
 def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("untying") / "run"
     argv = [*TINY, "--seeds", "6", "--policies", "[copy,zero]", "--new", "[input]", "--out", str(out)]
-    assert launch.main(STUDY, argv) == 0
+    assert entry.main(STUDY, argv) == 0
     with np.load(out / "metrics.npz") as metrics:
         return out, json.loads((out / "results.json").read_text()), dict(metrics)
 
@@ -67,7 +67,7 @@ def test_solved_members_stay_near_bayes_for_a_cycle_and_do_not_diverge(run):
     assert metrics["exact_step"].tolist() == [0, 10, 20, 30, 40]  # and a cycle has 20 steps
     loss[:, 0, 2:], loss[:, 1, 1:4], loss[:, 2, 3:], loss[3, 3, :4] = near, near, near, near
     loss[3, 3, 4], finite[3, 3, 4] = np.nan, False
-    body, _ = conclude(settings, metrics | {"exact_cross_entropy": loss, "finite": finite}, None)
+    body, _ = conclude(settings, metrics | {"exact_cross_entropy": loss, "finite": finite}, None, None)
     ends, points = body["ends"], body["curves"][0]["points"]
     assert [end["solved"] for end in ends.values()] == [2, 2, 2]
     assert [point["solved"] for point in points] == [2, 2, 2]
@@ -107,8 +107,8 @@ def test_run_is_resumed_across_the_untie_step(tmp_path, monkeypatch, run):
     asked = iter([False, False, True])
     with monkeypatch.context() as stopping:
         stopping.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: next(asked))
-        assert launch.main(STUDY, argv) == 130
-    assert launch.main(STUDY, [*argv, "--resume"]) == 0
+        assert entry.main(STUDY, argv) == 130
+    assert entry.main(STUDY, [*argv, "--resume"]) == 0
     with np.load(out / "metrics.npz") as metrics:
         for name, values in wanted.items():
             assert metrics[name].tobytes() == values.tobytes(), name

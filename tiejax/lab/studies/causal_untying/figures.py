@@ -111,7 +111,7 @@ def plot_since_untying(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
     legend_below(figure, panel)
     return Plot(
         "since_untying",
-        "Validation loss less that of the always tied model of the seed over training, from the step of the untie on (never "
+        "Validation loss less that of the always tied model of the seed over training, from the step of untying on (never "
         "tied: after a tenth of the run). Thin: seeds; thick: means.",
         figure,
     )

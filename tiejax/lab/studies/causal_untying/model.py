@@ -30,7 +30,7 @@ TIE = tying.Tie(*models.TABLE_PATHS)
 UNDECAYED = (*models.TABLE_PATHS, "positions/embedding")
 
 
-class Shape(NamedTuple):
+class Size(NamedTuple):
     """The size of a model, and its number of parameters with tied tables counted once."""
 
     width: int
@@ -38,7 +38,7 @@ class Shape(NamedTuple):
     parameters: int
 
 
-def shape_of(settings: Settings, vocabulary: int, arm: Arm) -> Shape:
+def size_of(settings: Settings, vocabulary: int, arm: Arm) -> Size:
     """Return the size of an arm's model; the wide tied one has about as many parameters as an untied one."""
     assert settings.width is not None
     assert settings.layers is not None
@@ -46,12 +46,12 @@ def shape_of(settings: Settings, vocabulary: int, arm: Arm) -> Shape:
     hidden = sizes.FEED_FORWARD * settings.width
     size = vocabulary, settings.layers, settings.width, hidden, settings.context
     if arm.factorised:
-        return Shape(settings.width, hidden, counts.gpt2_factorised(*size, settings.width // 2))
+        return Size(settings.width, hidden, counts.gpt2_factorised(*size, settings.width // 2))
     if not arm.wide:
-        return Shape(settings.width, hidden, counts.gpt2(*size, tied=arm.tied) + arm.bias * vocabulary)
+        return Size(settings.width, hidden, counts.gpt2(*size, tied=arm.tied) + arm.bias * vocabulary)
     width, untied = sizes.wide_width(settings), counts.gpt2(*size, tied=False)
     hidden = counts.feed_forward_for(untied, vocabulary, settings.layers, width, settings.context, tied=True)
-    return Shape(width, hidden, counts.gpt2(vocabulary, settings.layers, width, hidden, settings.context, tied=True))
+    return Size(width, hidden, counts.gpt2(vocabulary, settings.layers, width, hidden, settings.context, tied=True))
 
 
 def build_model(settings: Settings, vocabulary: int, arm: Arm) -> models.LanguageModel:
@@ -59,7 +59,7 @@ def build_model(settings: Settings, vocabulary: int, arm: Arm) -> models.Languag
     assert settings.layers is not None
     assert settings.context is not None
     assert settings.width is not None
-    shape = shape_of(settings, vocabulary, arm)
+    shape = size_of(settings, vocabulary, arm)
     size = vocabulary, settings.layers, shape.width, settings.heads, shape.feed_forward, settings.context
     return gpt2.build(*size, head_bias=arm.bias, embed_width=settings.width // 2 if arm.factorised else None)
 

@@ -29,8 +29,8 @@ from tiejax.lab.studies.causal_untying.train import tuning_arm
 from tiejax.text import planted_pairs
 from tiejax.text.blocks import spread
 from tiejax.text.similar_words import most_similar
+from tiejax.training.checkpoint import from_arrays
 from tiejax.training.placement import map_members
-from tiejax.training.state_arrays import from_arrays
 
 PyTree = Any
 WORDS = 200  # the most frequent whole words

@@ -26,7 +26,7 @@ PLANTED_LEADING = ("input-distance/conflict", "output-distance/reverse", "excess
 LIMITS = (
     "One size, one text and a small vocabulary, of which the run sees less than one epoch unless the setting says otherwise: "
     "nothing is said of larger models or longer runs. The tables are a larger share of the parameters here than in large "
-    "models. How long a model trains after its untie is bound to the step of the untie, since all reported models have the "
+    "models. How long a model trains after it is untied is bound to the step of untying, since all reported models have the "
     "same number of steps."
 )
 SOURCE = (
@@ -82,7 +82,7 @@ def _trigger_words(triggered: Mapping[str, Any]) -> dict[str, str]:
     steps = ", ".join(f"seed {seed}: {'never' if step is None else f'{step:,}'}" for seed, step in triggered["steps"].items())
     return {
         "untied by the gradients": f"the cosine of the gradients of both uses of the table, over the 100 most frequent tokens, "
-        f"below {decimal(triggered['threshold'], 3)} for 100 steps; step of the untie: {steps}"
+        f"below {decimal(triggered['threshold'], 3)} for 100 steps; step of untying: {steps}"
     }
 
 

@@ -72,7 +72,7 @@ def planted_arms(forks: Sequence[Fraction]) -> list[Arm]:
 
 
 def exploratory(forks: Sequence[Fraction]) -> list[Arm]:
-    """Return the exploratory arms, which train for one block of seeds: variants of the untie at 2/3, and others.
+    """Return the exploratory arms, which train for one block of seeds: variants of untying at 2/3, and others.
 
     forks: those of the primary arms, of which one at 1/3 is tied again, and one at 2/3 is the comparison.
     """

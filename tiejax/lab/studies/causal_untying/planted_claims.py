@@ -1,6 +1,6 @@
 """The claims of a run on planted text, fixed before it: what becomes of each kind of pairs when tied models are untied.
 
-One family. The distance of a pair counts relative to its distance at the step of the untie, which the untied model shares with
+One family. The distance of a pair counts relative to its distance at the step of untying, which the untied model shares with
 the tied one of its seed; pairs of a kind are averaged within a seed.
 """
 
@@ -16,7 +16,7 @@ from tiejax.statistics.claims import Claim
 from tiejax.text.planted_pairs import CHOICES
 
 CONFLICT = ("constant", "contextual")  # kinds of twins for which the distributional hypothesis fails
-DISTANCE_MARGIN, EXCESS_MARGIN = 0.05, 0.01  # of the distance at the untie; nats a choice
+DISTANCE_MARGIN, EXCESS_MARGIN = 0.05, 0.01  # of the distance at the step of untying; nats a choice
 TABLES = ("input", "output")
 Arrays = Mapping[str, np.ndarray]
 

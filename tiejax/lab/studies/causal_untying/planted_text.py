@@ -43,10 +43,7 @@ def plant(streams: Streams, splits: Sequence[np.ndarray]) -> Plant:
     All draws are the same in every run on the same text.
     """
     is_word, ends = planted_pairs.words_of(streams.token_texts(), splits[0])
-    try:
-        planting = planted_pairs.choose(np.bincount(splits[0], minlength=streams.vocabulary), is_word)
-    except ValueError as error:
-        raise CorpusError(str(error)) from None
+    planting = planted_pairs.choose(np.bincount(splits[0], minlength=streams.vocabulary), is_word)
     rngs = [np.random.default_rng([0, number]) for number in range(len(splits))]
     marked = [planted_pairs.with_markers(planting, ids, ends, MARKED, rng) for ids, rng in zip(splits, rngs, strict=True)]
     return Plant(planting, ends, marked, rngs)

@@ -61,8 +61,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             number may change (default: 10; without --corpus or with --planted: 0)
         wide: also train wider tied models with the parameters of the untied ones (default: true; with --planted: false)
         explore: also train exploratory arms for the first block of seeds, without tests: other changes of the optimizer's state
-            at the untie, other rates of the new table, a bias of the logits, a table that only its output use trains, a tie
-            that begins again, an input table of half the width, longer runs, and an untie whose step follows from gradients
+            at untying, other rates of the new table, a bias of the logits, a table that only its output use trains, a tie
+            that begins again, an input table of half the width, longer runs, and untying at a step that follows from gradients
             (see --trigger) (default: true; without --corpus or with --planted: false)
         trigger: threshold of the exploratory arm that unties when the cosine of the gradients of the two uses of the table,
             over the 100 most frequent tokens and as a mean over three records, stays below it for 100 steps (default: the

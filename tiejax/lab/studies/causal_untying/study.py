@@ -8,24 +8,23 @@ import jax
 import numpy as np
 
 from tiejax.lab.comparison.arms import Class
-from tiejax.lab.comparison.budget import block_size, steps_of
-from tiejax.lab.comparison.training import Arrays, Trainer, Tuning, costs_of, join_blocks, train_block, tune
+from tiejax.lab.comparison.step_count import block_size, steps_of
+from tiejax.lab.comparison.training import Arrays, Trainer, Tuning, train_seeds, tune
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.parts import Looks, facts_of, looks_done, next_seeds
+from tiejax.lab.runs.parts import Looks, facts_of
 from tiejax.lab.runs.rates import Tried, best_rates, rate_lines, tuning_rows
-from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin
-from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying import figures, natural, natural_figures, page, plan, planted_figures
-from tiejax.lab.studies.causal_untying.budget import blocks, budget_of, costs
-from tiejax.lab.studies.causal_untying.model import shape_of
+from tiejax.lab.studies.causal_untying.model import size_of
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.planted_text import facts as facts_of_planting
 from tiejax.lab.studies.causal_untying.settings import Settings
+from tiejax.lab.studies.causal_untying.stages import blocks, costs, step_count_of
 from tiejax.lab.studies.causal_untying.summary import TUNED, below_entropy, summarise
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.lab.studies.causal_untying.train import Recipe, tuning_arm
@@ -40,26 +39,26 @@ def run(launched: Launched, console: Console) -> int:
     assert directory is not None
     facts_of_text = text.streams.facts | {"fingerprint": text.streams.fingerprint}
     data = keep_text(directory, facts_of_text, text.streams.tokenizer_file.read_bytes())
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     announce(settings, text, console)
     stages = Stages(launched, console, stop, costs(settings, directory.manifest.all_parts))
     try:
         with console:
             block = block_size(directory.manifest.all_parts)
-            budget = budget_of(settings, text, stages, directory.manifest.all_parts)
+            budget = step_count_of(settings, text, stages, directory.manifest.all_parts)
             steps = steps_of(budget, stages, block, console)
             trainer = Trainer(Recipe(settings, text), steps, stages)
             tried = {kind: tune(trainer, tuning_of(settings, kind, block), settings.rates) for kind in TUNED if settings.tuned}
             check_gate(settings, text, tried, console)
             rates = rates_of(settings, tried)
             trainer, measured = with_natural_pairs(trainer, rates)
-            trained = train_all(launched, trainer, rates, threshold_of(trainer, tried), console)
+            test = functools.partial(growing, trainer=trainer)
+            arrays, parts, looks = train_seeds(launched, trainer, rates, functools.partial(blocks, settings), test, console)
+            arrays, triggered = with_triggered(trainer, parts[0][:block], arrays, rates, threshold_of(trainer, tried))
     except Stopped:
         console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
         return 130
 
-    arrays, looks, triggered = trained
-    parts = [seed_list(part) for part in directory.manifest.all_parts]
     seeds = [seed for part in parts for seed in part]
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
     body = summarise(arrays, seeds, text.bucket_names, looks, planted_of(arrays, text, steps))
@@ -88,7 +87,7 @@ def run(launched: Launched, console: Console) -> int:
         plots.append(natural_figures.plot_pairs(results["natural"]))
     if (planted := planted_of(arrays, text, steps)) is not None:
         plots = [*planted_figures.plot_all(planted, results), *plots]
-    finish(directory, settings, results, facts, plots, page.page, console, launched.tracker)
+    finish(launched, console, results, plots, page.page)
     return 0
 
 
@@ -110,7 +109,7 @@ def announce(settings: Settings, text: Text, console: Console) -> None:
 def models_of(settings: Settings, text: Text) -> list[dict[str, Any]]:
     """Return the size of the model of every arm."""
     return [
-        {"arm": arm.name, **shape_of(settings, text.vocabulary, arm)._asdict()} for arm in (*settings.arms, *settings.explored)
+        {"arm": arm.name, **size_of(settings, text.vocabulary, arm)._asdict()} for arm in (*settings.arms, *settings.explored)
     ]
 
 
@@ -142,7 +141,7 @@ def check_gate(settings: Settings, text: Text, tried: dict[Class, Tried], consol
 
 
 def threshold_of(trainer: Trainer, tried: dict[Class, Tried]) -> float | None:
-    """Return the threshold of the untie that follows from gradients; None without such models."""
+    """Return the threshold of untying by gradients; None without such models."""
     settings = trainer.recipe.settings
     if not settings.explore or settings.trigger is not None or not tried:
         return settings.trigger
@@ -150,34 +149,17 @@ def threshold_of(trainer: Trainer, tried: dict[Class, Tried]) -> float | None:
     return Cosines.of(records[STEP], records[COSINE], trainer.steps).threshold
 
 
-def train_all(
-    launched: Launched, trainer: Trainer, rates: dict[Class, float], threshold: float | None, console: Console
-) -> tuple[Arrays, Looks, dict[str, Any]]:
-    """Train all blocks of seeds, and with `--until decided` those of further looks.
+def with_triggered(
+    trainer: Trainer, seeds: Sequence[int], arrays: Arrays, rates: dict[Class, float], threshold: float | None
+) -> tuple[Arrays, dict[str, Any]]:
+    """Return the arrays with those of models that their gradients untie, and the steps; as they are without a threshold.
 
-    Returns their arrays, the looks, and the steps at which models were untied by their gradients, if they have a threshold.
+    seeds: of the first block.
     """
-    settings, run = trainer.recipe.settings, launched.run
-    assert run is not None
-    trained: dict[str, tuple[list[int], Arrays]] = {}
-    triggered: dict[str, Any] = {}
-    while True:
-        parts = run.manifest.all_parts
-        for block, segments in blocks(settings, parts):
-            name = f"{'-'.join(map(str, block))} {segments[0].arm.name}"
-            if name not in trained:
-                for stage, cost in costs_of(segments, block).items():
-                    trainer.stages.add(stage, cost)
-                found = train_block(trainer, segments, block, rates)
-                if threshold is not None and not trained:
-                    more, triggered = train_triggered(trainer, block, found, rates, threshold)
-                    found |= more
-                trained[name] = block, found
-        seeds_by_part = [seed_list(part) for part in parts]
-        seeds = [seed for part in seeds_by_part for seed in part]
-        arrays, looks = join_blocks([*trained.values()], seeds), looks_done(settings, [len(part) for part in seeds_by_part])
-        if next_seeds(launched, console, looks, lambda: growing(arrays, seeds, trainer, looks)) is None:  # noqa: B023
-            return arrays, looks, triggered
+    if threshold is None:
+        return arrays, {}
+    more, triggered = train_triggered(trainer, seeds, arrays, rates, threshold)
+    return arrays | more, triggered
 
 
 def with_natural_pairs(trainer: Trainer, rates: dict[Class, float]) -> tuple[Trainer, Arrays]:
@@ -212,7 +194,7 @@ def planted_of(arrays: Arrays, text: Text, steps: int) -> Planted | None:
     return None if text.planting is None else Planted(arrays, text.of_pairs[0], steps)
 
 
-def growing(arrays: Arrays, seeds: Sequence[int], trainer: Trainer, looks: Looks) -> list[dict[str, Any]]:
+def growing(arrays: Arrays, seeds: Sequence[int], looks: Looks, trainer: Trainer) -> list[dict[str, Any]]:
     """Return the rows of the claims that more seeds may decide: all except those of the control, whose seeds are fixed."""
     text, planted = trainer.recipe.text, planted_of(arrays, trainer.recipe.text, trainer.steps)
     rows: list[dict[str, Any]] = summarise(arrays, seeds, text.bucket_names, looks, planted)["claims"]

@@ -7,14 +7,13 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32
 
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import text_arguments
+from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import check_memory
 from tiejax.lab.studies.causal_untying import planted_text, sizes
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.text import blocks, streams
 from tiejax.text.buckets import buckets, entropy
-from tiejax.text.errors import CorpusError
 from tiejax.text.planted_pairs import Planting
 from tiejax.text.streams import Streams
 from tiejax.text.twins import Twins
@@ -35,7 +34,7 @@ class Text(NamedTuple):
     bucket_names: list[str]
     entropy: float
     planting: Planting | None = None
-    ends: Bool[np.ndarray, "original"] | None = None
+    ends: Bool[np.ndarray, " original"] | None = None
     natural: Mapping[str, Int[np.ndarray, "pairs 2"]] = {}
 
     @property
@@ -61,15 +60,8 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
     resume: use the vocabulary with which the run was started.
     """
     assert settings.context is not None
-    try:
-        with console.preparing() as progress:
-            prepared = streams.prepare(
-                **text_arguments(settings, resume),
-                validation=settings.validation,
-                test=settings.test,
-                say=console.say,
-                progress=progress,
-            )
+    with preparing(settings, console, resume) as asked:
+        prepared = streams.prepare(**asked, validation=settings.validation, test=settings.test)
         splits = [prepared.split(name) for name in ("train", "validation")]
         plant = planted_text.plant(prepared, splits) if settings.planted else None
         train, validation = (
@@ -78,8 +70,6 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
         )
         if plant is not None:
             train, validation = plant.write(train, validation)
-    except CorpusError as error:
-        raise BadInput(f"--{error}") from None
     if len(train) < settings.batch_size:
         raise BadInput(f"--corpus: {len(train)} blocks of training text, expected at least --batch_size {settings.batch_size}")
     vocabulary = prepared.vocabulary if plant is None else plant.planting.vocabulary

@@ -21,9 +21,9 @@ from tiejax.lab.studies.causal_untying.model import (
 from tiejax.lab.studies.causal_untying.plan import Arm
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.training.example_feed import ExampleFeed
 from tiejax.training.optimizer import with_rates
 from tiejax.training.placement import map_members
+from tiejax.training.sources import ExampleFeed
 
 PyTree = Any
 

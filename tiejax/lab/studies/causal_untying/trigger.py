@@ -1,4 +1,4 @@
-"""An untie whose step follows from the gradients of the tied table, and its control, an untie at the step of another seed.
+"""Untying at a step that follows from the gradients of the tied table, and its control, untying at the step of another seed.
 
 The rule looks at the cosine of the gradients of the input and the output use of the table, over the rows of the most frequent
 tokens. A model is untied at the first recorded step of the constant learning rate at which the running mean of the cosine,

@@ -6,6 +6,7 @@ from typing import Any
 
 from tiejax.checkpoints.diagnose.verdict import agreement, verdict
 from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import duration, number
 from tiejax.system.memory import size_words
@@ -153,8 +154,9 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
-    """Return the HTML page. facts: environment.json. settings_text: config.yaml. pictures: captions and PNG files."""
+def page(run: RunOnPage) -> str:
+    """Return the page as HTML."""
+    results = run.results
     return report.render(
         title=f"Input and output embeddings of {Path(results['checkpoint']).name or results['checkpoint']}",
         question="Should these embeddings be tied?",
@@ -162,9 +164,9 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: st
         setting=_stored(results),
         notes=_notes(results),
         claims={},
-        figures=pictures,
+        figures=run.pictures,
         numbers=numbers(results),
-        reproduce=reproduction(facts, settings_text),
+        reproduce=reproduction(run.facts, run.settings_text),
         package=PACKAGE,
         template=TEMPLATE,
         confounds=[*results["notes"], *CONFOUNDS],

@@ -17,7 +17,7 @@ from tiejax.lab.studies.diagnosis.settings import Settings, settings_of_run
 from tiejax.lab.studies.exor import ensemble as exor_ensemble
 from tiejax.lab.studies.text_mlm import ensemble as text_ensemble
 from tiejax.lab.studies.text_mlm import text as text_mlm
-from tiejax.lab.studies.untying import ensemble as untying_ensemble
+from tiejax.lab.studies.untying import study as untying
 from tiejax.statistics.arms import ARMS
 
 TEXT_SEEDS = 3  # seeds diagnosed of a run on text, where a member takes seconds
@@ -59,7 +59,7 @@ def _on_exor(manifest: Manifest, settings: Any, folder: Path, console: Console) 
     if settings.doses is not None:
         raise BadInput(f"{folder}: a run with several doses has several tasks; diagnose a run with a single distribution")
     if manifest.study == "untying":
-        ensemble, arms = untying_ensemble.build_ensemble(settings), settings.untie_arms.names
+        ensemble, arms = untying.build_ensemble(settings), settings.untie_arms.names
     else:
         ensemble, arms = exor_ensemble.build_ensemble(settings), list(ARMS)
     model = exor_ensemble.build_model(settings)

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiejax.checkpoints.diagnose.progress import Progress, no_progress
+from tiejax.checkpoints.diagnose.tables import Progress, no_progress
 from tiejax.geometry import uses
 from tiejax.geometry.alignment import alignment
-from tiejax.geometry.canonical_correlations import canonical_correlations
 from tiejax.geometry.equivalence import equivalence
+from tiejax.geometry.linear_maps import canonical_correlations
 from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.lab.studies.diagnosis.open_run import OpenRun
 from tiejax.lab.studies.diagnosis.settings import Settings

@@ -1,4 +1,4 @@
-"""The page of a run's diagnosis, from results.json."""
+"""The page of a run's diagnosis, and the verdict on tying its embeddings, from results.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import count_true, number
-from tiejax.lab.studies.diagnosis import run_verdict
 
 # Measure -> column heading.
 EQUIVALENCE = {
@@ -27,6 +27,16 @@ ALIGNMENT = {
     "neighbours": "shared neighbours",
     "canonical": "mean canonical correlation",
 }
+# What a violated distributional hypothesis means for a set of pairs, by its case.
+FAILS = {
+    "fails: same meaning": "the symbols mean the same but are not used alike: in the theory of Bertolotti and Cazzola, without "
+    "a bias of the logits, a shared table would have to place them both close together and far apart",
+    "fails: same use": "the symbols are used alike but do not mean the same",
+}
+# The set of pairs whose symbols spell different bits. A larger residual there than LEARNT, chosen by hand, is taken as not
+# having learnt which bit a context asks for.
+ACROSS, LEARNT = "a 0 and a 1", 2.0
+UNTESTED = "This describes these members; whether tying costs anything is not tested."
 
 Table = tuple[list[str], list[list[str]]]  # columns, rows
 
@@ -87,8 +97,35 @@ def _uses_table(windows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> Ta
     return ["steps", *arms, "OLMo-1B, published"], rows
 
 
-def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: str, pictures: Sequence[tuple[str, Path]]) -> str:
-    """Return the HTML page. facts: environment.json. settings_text: config.yaml. pictures: captions and PNG files."""
+def verdict(results: Mapping[str, Any]) -> list[str]:
+    """Return whether and how the distributional hypothesis fails for any set of pairs, and for how many members of each arm."""
+    failing: dict[tuple[str, str], list[str]] = {}
+    for name, rows in results["equivalence"].items():
+        for row in rows:
+            case, members = max(row["cases"].items(), key=lambda item: item[1])
+            if case in FAILS:
+                failing.setdefault((row["set"], case), []).append(f"{name} ({members} of {sum(row['cases'].values())})")
+    found = "In no set of pairs do most members pass the thresholds for a violation of the distributional hypothesis."
+    if failing:
+        sets = ", ".join(dict.fromkeys(pairs for pairs, _ in failing))
+        found = f"In most members, the thresholds for a violation of the distributional hypothesis are passed for: {sets}."
+    lines = [f"{found} {UNTESTED}"]
+    unlearnt = [
+        name
+        for name, rows in results["equivalence"].items()
+        if any(row["set"] == ACROSS and (row["residual_rms"] or 0) > LEARNT for row in rows)
+    ]
+    if unlearnt:
+        lines.append(
+            f"In most members of {', '.join(unlearnt)} the residual of {ACROSS} is above {LEARNT:g}, which is taken as not "
+            "having learnt which bit a context asks for: their results describe the models, not the task."
+        )
+    return lines + [f"{pairs}: {FAILS[case]}: {', '.join(names)}" for (pairs, case), names in failing.items()]
+
+
+def page(run: RunOnPage) -> str:
+    """Return the page as HTML."""
+    results = run.results
     arms, seeds = len(results["arms"]), ", ".join(map(str, results["seeds"]))
     setting = {
         "run": results["checkpoint"],
@@ -104,11 +141,11 @@ def page(results: Mapping[str, Any], facts: Mapping[str, Any], settings_text: st
         title=f"Diagnosis of {Path(results['checkpoint']).name}: should these embeddings be tied?",
         question="Which symbols mean the same to the model, which are used alike, and where do the two differ? How similar "
         "are its tables, and how large are the gradients of their two uses?",
-        finding=run_verdict.verdict(results),
+        finding=verdict(results),
         setting=setting,
         notes=[],
         claims={},
-        figures=pictures,
+        figures=run.pictures,
         numbers=numbers(results),
-        reproduce=reproduction(facts, settings_text),
+        reproduce=reproduction(run.facts, run.settings_text),
     )

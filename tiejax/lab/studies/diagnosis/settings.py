@@ -109,13 +109,10 @@ STUDY = Study(
             "quiet": "print only warnings and the path of the report",
         },
         first=("corpus", "overwrite", "out"),
-        positional={
-            "checkpoint": "folder of a checkpoint in the Hugging Face format (config.json and *.safetensors, also sharded), "
-            "or a run directory of tiejax"
-        },
+        positional=("checkpoint",),
     ),
     run="tiejax.lab.studies.diagnosis.study:run",
-    claims_at_end=True,
+    reserves_at_end=True,
     single_process=True,
     device_a_core=device_a_core,
     any_platform=lambda settings: is_run(settings.folder),  # tables of a checkpoint are read on the CPU

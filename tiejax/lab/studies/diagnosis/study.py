@@ -10,14 +10,15 @@ from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
 from tiejax.checkpoints.diagnose.verdict import verdict
 from tiejax.checkpoints.hub import reading
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.checkpoints import quiet_libraries
 from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
+from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page, run_verdict
+from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page
 from tiejax.lab.studies.diagnosis.open_run import open_run
 from tiejax.lab.studies.diagnosis.run import diagnose_run
 from tiejax.lab.studies.diagnosis.settings import STUDY, Settings, is_run
@@ -25,13 +26,13 @@ from tiejax.text.errors import CorpusError
 
 
 class Diagnosis(NamedTuple):
-    """A finished diagnosis. arrays: for metrics.npz. verdict: sentences. page: renders it, like `checkpoint_page.page`."""
+    """A finished diagnosis. arrays: for metrics.npz. verdict: sentences. page: renders it."""
 
     results: dict[str, Any]
     arrays: Mapping[str, np.ndarray]
     plots: list[Plot]
     verdict: Sequence[str]
-    page: Callable[..., str]
+    page: Callable[[RunOnPage], str]
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -40,15 +41,11 @@ def run(launched: Launched, console: Console) -> int:
     diagnosis = _of_run(settings, console) if is_run(settings.folder) else _of_checkpoint(settings, console)
 
     # The directory is claimed only now, so that a failed diagnosis leaves nothing behind.
-    directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
-    facts = directory.write_environment({"devices": []}, launched.command)
+    directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
+    directory.write_environment({"devices": []}, launched.command)
     if diagnosis.arrays:
         directory.write_metrics(diagnosis.arrays)
-    pictures = [(plot.caption, figures.save(plot.figure, directory.figures, plot.name)) for plot in diagnosis.plots]
-    yaml = (directory.path / CONFIG).read_text()
-    report = directory.write_report(diagnosis.page(diagnosis.results, facts, yaml, pictures))
-    directory.write_results(diagnosis.results)
-    directory.release()
+    report = write_outputs(directory, settings, diagnosis.results, diagnosis.plots, diagnosis.page)
     for line in diagnosis.verdict:
         console.say(line)
     console.result(f"report: {report}")
@@ -61,7 +58,7 @@ def _of_run(settings: Settings, console: Console) -> Diagnosis:
     opened = open_run(settings, console)
     with console.preparing() as progress:
         results = diagnose_run(opened, settings, progress)
-    return Diagnosis(results, {}, run_figures.plot_all(results), run_verdict.verdict(results), run_page.page)
+    return Diagnosis(results, {}, run_figures.plot_all(results), run_page.verdict(results), run_page.page)
 
 
 def _of_checkpoint(settings: Settings, console: Console) -> Diagnosis:

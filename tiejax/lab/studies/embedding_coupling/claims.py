@@ -5,100 +5,93 @@ these are identified by their widths, not by their names.
 Source: Chung et al., ICLR 2021; findings are numbered as in the specification of the study.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiejax.lab.studies.embedding_coupling.summary import score
+from tiejax.lab.studies.embedding_coupling.summary import rate_at_edge, score
 from tiejax.models.shapes import Shape
 from tiejax.statistics.arms import replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim, assess
 
 POINT = 0.01  # one point of accuracy
-FEWEST_RATES = 3  # a grid without an inner rate has no optimum inside
 CORRELATION = 0.03
 
 
-class Roles(NamedTuple):
-    """The names of the shapes that the claims compare; None for a role that no shape has.
+def roles_of(shapes: Mapping[str, Shape]) -> dict[str, str | None]:
+    """Return the names of the shapes that the claims compare, by role; None for a role that no shape has.
 
     coupled: E_in = E_out = H with one table. decoupled: the same with two tables. big_in: large input, small output. narrow,
     middle, wide: small input with the smallest output, an output of width H, and the largest output. dropped: narrow with extra
-    layers that are dropped. wider, deeper: middle with a larger H, or with more layers.
-    """
-
-    coupled: str | None
-    decoupled: str | None
-    big_in: str | None
-    narrow: str | None
-    middle: str | None
-    wide: str | None
-    dropped: str | None
-    wider: str | None
-    deeper: str | None
-
-
-def roles_of(shapes: Mapping[str, Shape]) -> Roles:
-    """Assign shapes to roles, relative to the first coupled shape of full width, or to the first shape if there is none.
-
-    Without shapes (a run from a checkpoint) all roles are None.
+    layers that are dropped. wider, deeper: middle with a larger H, or with more layers. Roles are relative to the first coupled
+    shape of full width, or to the first shape if there is none. Without shapes (a run from a checkpoint) there are no roles.
     """
     if not shapes:
-        return Roles(*[None] * len(Roles._fields))
-    full = [name for name, shape in shapes.items() if shape.coupled and shape.embed_in == shape.width]
-    base = shapes[full[0]] if full else next(iter(shapes.values()))
-    same = {name: shape for name, shape in shapes.items() if not shape.coupled and not shape.drop}
-    small = {name: shape for name, shape in same.items() if shape.embed_in < base.width}
+        return {}
 
-    def first(found: list[str]) -> str | None:
-        return found[0] if found else None
+    def first(fits: Callable[[Shape], bool], among: Mapping[str, Shape] = shapes) -> str | None:
+        return next((name for name, shape in among.items() if fits(shape)), None)
 
     def like_base(shape: Shape) -> bool:
         return (shape.width, shape.layers) == (base.width, base.layers)
 
-    by_output = sorted((name for name, shape in small.items() if like_base(shape)), key=lambda name: small[name].embed_out)
-    middle = first([name for name in by_output if small[name].embed_out == base.width])
+    coupled = first(lambda shape: shape.coupled and shape.embed_in == shape.width)
+    base = shapes[coupled or next(iter(shapes))]
+    same = {name: shape for name, shape in shapes.items() if not shape.coupled and not shape.drop}
+    full = {name: shape for name, shape in same.items() if like_base(shape)}
+    small = {name: shape for name, shape in same.items() if shape.embed_in < base.width}
+    by_output = sorted([name for name in small if name in full], key=lambda name: small[name].embed_out)
+    middle = first(lambda shape: shape.embed_out == base.width, {name: small[name] for name in by_output})
     tables = (small[middle].embed_in, small[middle].embed_out) if middle else None
-    reinvested = [name for name, shape in small.items() if (shape.embed_in, shape.embed_out) == tables]
-    return Roles(
-        first(full),
-        first([name for name, s in same.items() if like_base(s) and s.embed_in == s.embed_out == base.width]),
-        first([name for name, s in same.items() if like_base(s) and s.embed_in >= base.width > s.embed_out]),
-        by_output[0] if len(by_output) > 1 else None,
-        middle,
-        by_output[-1] if len(by_output) > 1 else None,
-        first([name for name, s in shapes.items() if s.drop and s.width == base.width and s.layers - s.drop == base.layers]),
-        first([name for name in reinvested if small[name].width > base.width and small[name].layers == base.layers]),
-        first([name for name in reinvested if small[name].layers > base.layers and small[name].width == base.width]),
-    )
+    reinvested = {name: shape for name, shape in small.items() if (shape.embed_in, shape.embed_out) == tables}
+    return {
+        "coupled": coupled,
+        "decoupled": first(lambda shape: shape.embed_in == shape.embed_out == base.width, full),
+        "big_in": first(lambda shape: shape.embed_in >= base.width > shape.embed_out, full),
+        "narrow": by_output[0] if len(by_output) > 1 else None,
+        "middle": middle,
+        "wide": by_output[-1] if len(by_output) > 1 else None,
+        "dropped": first(
+            lambda shape: shape.drop > 0 and like_base(dataclasses.replace(shape, layers=shape.layers - shape.drop))
+        ),
+        "wider": first(lambda shape: shape.width > base.width and shape.layers == base.layers, reinvested),
+        "deeper": first(lambda shape: shape.layers > base.layers and shape.width == base.width, reinvested),
+    }
 
 
-def base_of(body: Mapping[str, Any], roles: Roles) -> str:
-    """Return the encoder that tests the effect of pre-training: the coupled one, or the first if there is none."""
-    first_task = next(iter(body["scores"].values()))
-    return roles.coupled or str(next(iter(first_task)))
+def names_of(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, str | None]:
+    """Return the names of the shapes by role, with `base`: the encoder that tests the effect of pre-training.
+
+    The base is the coupled encoder, or the first if there is none.
+    """
+    roles = roles_of(shapes)
+    return {**roles, "base": roles.get("coupled") or encoders_of(body)[0]}
 
 
-# (body, name of an encoder) -> one value per seed, None if it was not measured.
-Measure = Callable[[Mapping[str, Any], str], np.ndarray | None]
+def encoders_of(body: Mapping[str, Any]) -> list[str]:
+    """Return the names of all encoders of a run."""
+    return list(next(iter(body["scores"].values())))
+
+
+class Measure(NamedTuple):
+    """A measure of an encoder.
+
+    values: (body, name of the encoder) -> one value per seed, None if it was not measured. margin: the smallest difference of
+    interest. start: the start whose chosen learning rate it depends on, if any.
+    """
+
+    values: Callable[[Mapping[str, Any], str], np.ndarray | None]
+    margin: float | None
+    start: str | None = None
 
 
 def score_in_cipher(body: Mapping[str, Any], name: str, start: str) -> np.ndarray | None:
     """Return the score in the second language."""
     measured = all("test_cipher_accuracy" in by_shape[name][start] for by_shape in body["scores"].values())
     return score(body, name, start, "test_cipher_accuracy") if measured else None
-
-
-def masked_accuracy(body: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """Return the validation accuracy at masked tokens."""
-    return np.asarray(body["pretraining"][name]["accuracy"]) if name in body["pretraining"] else None
-
-
-def probe_accuracy(body: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """Return the test accuracy of the probe on a mix of layers."""
-    return np.asarray(body["layer_mix"][name]["pretrained"]["test_accuracy"]) if name in body["layer_mix"] else None
 
 
 def cost_of_dropping(body: Mapping[str, Any], name: str) -> np.ndarray | None:
@@ -111,16 +104,18 @@ def cost_of_dropping(body: Mapping[str, Any], name: str) -> np.ndarray | None:
     return np.asarray(whole - np.mean(remaining, axis=0))
 
 
-def last_retrieval(body: Mapping[str, Any], name: str) -> np.ndarray | None:
-    """Return the retrieval accuracy after the last layer, with the mean difference fitted on other pairs."""
-    found = body["retrieval"].get(name)
-    return None if found is None else np.asarray(found["held_out"]["pretrained"])[:, -1]
+def value_at(body: Mapping[str, Any], name: str, path: tuple[str, ...]) -> np.ndarray | None:
+    """Return the values of an encoder in results.json at PART, its name, FIELD, ...; those of the last layer, if by layer.
 
-
-def similarity_of(body: Mapping[str, Any], name: str, table: str) -> np.ndarray | None:
-    """Return the correlation of a table with human judgements."""
-    found = body["similarity"].get(name, {})
-    return np.asarray(found[table]) if table in found else None
+    path: (PART, FIELD, ...).
+    """
+    found = body[path[0]].get(name, {})
+    for field in path[1:]:
+        if field not in found:
+            return None
+        found = found[field]
+    values = np.asarray(found)
+    return values if values.ndim == 1 else values[:, -1]
 
 
 SCORE, CONTROL = "score", "score of the control"
@@ -128,152 +123,74 @@ CIPHER, CONTROL_IN_CIPHER = "score in the cipher", "score in the cipher of the c
 MASKED, PROBE = "validation accuracy", "accuracy of the probe"
 COST, RETRIEVAL = "cost of dropping, averaged over the numbers of layers,", "accuracy of retrieval after the last layer"
 INPUT, OUTPUT = "correlation of the input embedding", "correlation of the output embedding"
-MEASURES: dict[str, Measure] = {
-    SCORE: score,
-    CONTROL: functools.partial(score, start="control"),
-    CIPHER: functools.partial(score_in_cipher, start="pretrained"),
-    CONTROL_IN_CIPHER: functools.partial(score_in_cipher, start="control"),
-    MASKED: masked_accuracy,
-    PROBE: probe_accuracy,
-    COST: cost_of_dropping,
-    RETRIEVAL: last_retrieval,
-    INPUT: functools.partial(similarity_of, table="input"),
-    OUTPUT: functools.partial(similarity_of, table="output"),
+MEASURES = {
+    SCORE: Measure(score, POINT, "pretrained"),
+    CONTROL: Measure(functools.partial(score, start="control"), None, "control"),
+    CIPHER: Measure(functools.partial(score_in_cipher, start="pretrained"), POINT, "pretrained"),
+    CONTROL_IN_CIPHER: Measure(functools.partial(score_in_cipher, start="control"), None, "control"),
+    MASKED: Measure(functools.partial(value_at, path=("pretraining", "accuracy")), POINT),
+    PROBE: Measure(functools.partial(value_at, path=("layer_mix", "pretrained", "test_accuracy")), POINT, "pretrained"),
+    COST: Measure(cost_of_dropping, POINT, "pretrained"),
+    RETRIEVAL: Measure(functools.partial(value_at, path=("retrieval", "held_out", "pretrained")), POINT),
+    INPUT: Measure(functools.partial(value_at, path=("similarity", "input")), CORRELATION),
+    OUTPUT: Measure(functools.partial(value_at, path=("similarity", "output")), CORRELATION),
 }
 
 
-# The measures that depend on the learning rate chosen for an encoder, and the start that it was chosen for.
-START_OF = {
-    SCORE: "pretrained",
-    CONTROL: "control",
-    CIPHER: "pretrained",
-    CONTROL_IN_CIPHER: "control",
-    COST: "pretrained",
-    PROBE: "pretrained",
-}
-# The smallest difference of interest by measure.
-MARGINS = dict.fromkeys((SCORE, MASKED, PROBE, COST, RETRIEVAL, CIPHER), POINT) | dict.fromkeys((INPUT, OUTPUT), CORRELATION)
+class Contrast(NamedTuple):
+    """A claim that a measure of one role is larger than that of another, or within the measure's margin of it (`same`).
 
-
-class Comparison(NamedTuple):
-    """A claim that a measure of one role is larger than that of another, or within a margin of it.
-
-    first, second: (role, measure), with the role a field of `Roles` or `base` (see `base_of`).
+    first, second: (role, measure), with a role of `names_of`.
     """
 
     id: str
-    statement: str
     first: tuple[str, str]
     second: tuple[str, str]
-    margin: float | None = None
+    statement: str
+    same: bool = False
 
 
-COMPARISONS = (
-    Comparison(
-        "pretraining/score",
-        "The base shape has a higher score with pre-training than without (control; a precondition of all other claims).",
-        ("base", SCORE),
-        ("base", CONTROL),
-    ),
-    Comparison(
-        "decoupling/score",
-        "Decoupling tables of equal width changes the score by less than one point (finding 1).",
-        ("decoupled", SCORE),
-        ("coupled", SCORE),
-        POINT,
-    ),
-    Comparison(
-        "large-output/score",
-        "A small input with a large output embedding is within one point of a large input with a small output embedding, "
-        "which has more fine-tuning parameters (finding 2).",
-        ("middle", SCORE),
-        ("big_in", SCORE),
-        POINT,
-    ),
-    Comparison(
-        "output-width/score",
-        "The score is higher with the widest than with the narrowest output embedding, which is discarded (finding 3).",
-        ("wide", SCORE),
-        ("narrow", SCORE),
-    ),
-    Comparison(
-        "output-width/masked-accuracy",
-        "Masked tokens are predicted better with the widest than with the narrowest output embedding (finding 3).",
-        ("wide", MASKED),
-        ("narrow", MASKED),
-    ),
-    Comparison(
-        "extra-layers/score",
-        "The score is higher with the widest output embedding than with a narrow one and extra layers that are dropped "
-        "(finding 4).",
-        ("wide", SCORE),
-        ("dropped", SCORE),
-    ),
-    Comparison(
-        "reinvest/deeper-wider",
-        "The score is higher with the saved parameters spent on layers than on width (finding 5).",
-        ("deeper", SCORE),
-        ("wider", SCORE),
-    ),
-    Comparison(
-        "reinvest/wider-none",
-        "The score is higher with the saved parameters spent on width than not at all (finding 5).",
-        ("wider", SCORE),
-        ("middle", SCORE),
-    ),
-    Comparison(
-        "reinvest/deeper-coupled",
-        "With about as many fine-tuning parameters, the score is higher with more layers than with a coupled table "
-        "(finding 5).",
-        ("deeper", SCORE),
-        ("coupled", SCORE),
-    ),
-    Comparison(
-        "layer-mix/output-width",
-        "A probe on a mix of the frozen layers is better with the widest than with the narrowest output embedding (finding 9).",
-        ("wide", PROBE),
-        ("narrow", PROBE),
-    ),
-    Comparison(
-        "dropping/output-width",
-        "Dropping top layers before fine-tuning costs more with the widest than with the narrowest output embedding "
-        "(finding 6).",
-        ("wide", COST),
-        ("narrow", COST),
-    ),
-    Comparison(
-        "retrieval/last-layer",
-        "After the last layer, sentences retrieve their translations more often with the widest than with the narrowest "
-        "output embedding (finding 7).",
-        ("wide", RETRIEVAL),
-        ("narrow", RETRIEVAL),
-    ),
-    Comparison(
-        "zero-shot/pretraining",
-        "After fine-tuning in one language, the score in its cipher is higher with pre-training than without (ours).",
-        ("base", CIPHER),
-        ("base", CONTROL_IN_CIPHER),
-    ),
-    Comparison(
-        "similarity/input-as-coupled",
-        "Word similarity of the input embedding is within .03 of that of the coupled one (finding 8).",
-        ("middle", INPUT),
-        ("coupled", INPUT),
-        CORRELATION,
-    ),
-    Comparison(
-        "similarity/input-output",
-        "Word similarity is higher in the input than in the output embedding (finding 8).",
-        ("middle", INPUT),
-        ("middle", OUTPUT),
-    ),
-    Comparison(
-        "similarity/output-width",
-        "Word similarity of the output embedding is lower in the widest than in the narrowest (finding 8).",
-        ("narrow", OUTPUT),
-        ("wide", OUTPUT),
-    ),
-)
+CONTRASTS = (
+    Contrast("pretraining/score", ("base", SCORE), ("base", CONTROL),
+               "The base shape has a higher score with pre-training than without (control; a precondition of all other "
+               "claims)."),
+    Contrast("decoupling/score", ("decoupled", SCORE), ("coupled", SCORE),
+               "Decoupling tables of equal width changes the score by less than one point (finding 1).", same=True),
+    Contrast("large-output/score", ("middle", SCORE), ("big_in", SCORE),
+               "A small input with a large output embedding is within one point of a large input with a small output "
+               "embedding, which has more fine-tuning parameters (finding 2).", same=True),
+    Contrast("output-width/score", ("wide", SCORE), ("narrow", SCORE),
+               "The score is higher with the widest than with the narrowest output embedding, which is discarded (finding 3)."),
+    Contrast("output-width/masked-accuracy", ("wide", MASKED), ("narrow", MASKED),
+               "Masked tokens are predicted better with the widest than with the narrowest output embedding (finding 3)."),
+    Contrast("extra-layers/score", ("wide", SCORE), ("dropped", SCORE),
+               "The score is higher with the widest output embedding than with a narrow one and extra layers that are dropped "
+               "(finding 4)."),
+    Contrast("reinvest/deeper-wider", ("deeper", SCORE), ("wider", SCORE),
+               "The score is higher with the saved parameters spent on layers than on width (finding 5)."),
+    Contrast("reinvest/wider-none", ("wider", SCORE), ("middle", SCORE),
+               "The score is higher with the saved parameters spent on width than not at all (finding 5)."),
+    Contrast("reinvest/deeper-coupled", ("deeper", SCORE), ("coupled", SCORE),
+               "With about as many fine-tuning parameters, the score is higher with more layers than with a coupled table "
+               "(finding 5)."),
+    Contrast("layer-mix/output-width", ("wide", PROBE), ("narrow", PROBE),
+               "A probe on a mix of the frozen layers is better with the widest than with the narrowest output embedding "
+               "(finding 9)."),
+    Contrast("dropping/output-width", ("wide", COST), ("narrow", COST),
+               "Dropping top layers before fine-tuning costs more with the widest than with the narrowest output embedding "
+               "(finding 6)."),
+    Contrast("retrieval/last-layer", ("wide", RETRIEVAL), ("narrow", RETRIEVAL),
+               "After the last layer, sentences retrieve their translations more often with the widest than with the narrowest "
+               "output embedding (finding 7)."),
+    Contrast("zero-shot/pretraining", ("base", CIPHER), ("base", CONTROL_IN_CIPHER),
+               "After fine-tuning in one language, the score in its cipher is higher with pre-training than without (ours)."),
+    Contrast("similarity/input-as-coupled", ("middle", INPUT), ("coupled", INPUT),
+               "Word similarity of the input embedding is within .03 of that of the coupled one (finding 8).", same=True),
+    Contrast("similarity/input-output", ("middle", INPUT), ("middle", OUTPUT),
+               "Word similarity is higher in the input than in the output embedding (finding 8)."),
+    Contrast("similarity/output-width", ("narrow", OUTPUT), ("wide", OUTPUT),
+               "Word similarity of the output embedding is lower in the widest than in the narrowest (finding 8)."),
+)  # fmt: skip
 
 
 def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
@@ -282,42 +199,35 @@ def claims(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[Claim]:
     body: the output of `summary.collect_all`, in which the values of diverged models are NaN: they count as the worst value of
     any shape and seed, or against the claim if the measure has no worst value.
     """
-    roles = roles_of(shapes)
-    names = {**roles._asdict(), "base": base_of(body, roles)}
-    rows = [_claim(comparison, body, names) for comparison in COMPARISONS]
-    return [row for row in rows if row is not None]
+    names = names_of(body, shapes)
+    return [claim for each in CONTRASTS if (claim := _claim(each, body, names)) is not None]
 
 
-def _claim(comparison: Comparison, body: Mapping[str, Any], names: Mapping[str, str | None]) -> Claim | None:
+def _claim(comparison: Contrast, body: Mapping[str, Any], names: Mapping[str, str | None]) -> Claim | None:
     """Return a comparison as a claim; None if a shape or a measure is missing. names: the shapes' names by role."""
-    sides, words = [], []
-    for role, measure in (comparison.first, comparison.second):
-        name = names[role]
-        values = None if name is None else _values(body, measure, name)
-        if values is None:
-            return None
-        sides.append(values)
-        words.append(f"{measure} of {name}")
-    same = comparison.margin is not None
-    sign = 0 if same else 1
+    sides = [(measure, names.get(role)) for role, measure in (comparison.first, comparison.second)]
+    values = [None if name is None else _values(body, measure, name) for measure, name in sides]
+    if values[0] is None or values[1] is None:
+        return None
+    words = " - ".join(f"{measure} of {name}" for measure, name in sides)
+    sign = 0 if comparison.same else 1
     return Claim(
         comparison.id,
         comparison.statement,
-        f"the mean {' - '.join(words)}",
-        replace_undefined(sides[0] - sides[1], sign),
+        f"the mean {words}",
+        replace_undefined(values[0] - values[1], sign),
         sign,
-        goal="equivalence" if same else "difference",
-        margin=comparison.margin if same else MARGINS.get(comparison.first[1]),
+        goal="equivalence" if comparison.same else "difference",
+        margin=MEASURES[sides[0][0]].margin,
     )
 
 
 def _values(body: Mapping[str, Any], measure: str, name: str) -> np.ndarray | None:
     """Return a measure of an encoder by seed, with the worst value of all encoders in place of NaN; None if not measured."""
-    values = MEASURES[measure](body, name)
+    values = MEASURES[measure].values(body, name)
     if values is None or measure == COST or not np.isnan(values).any():
         return values
-    first_task = next(iter(body["scores"].values()))
-    others = [MEASURES[measure](body, other) for other in first_task if other != name]
+    others = [MEASURES[measure].values(body, other) for other in encoders_of(body) if other != name]
     every = np.array([values, *(found for found in others if found is not None)])
     return replace_diverged(every, np.isnan(every), "low")[0]
 
@@ -327,8 +237,8 @@ def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[dict[
 
     A score at the best rate of a grid is that of the best rate only if the optimum lies inside.
     """
-    names = {**roles_of(shapes)._asdict(), "base": base_of(body, roles_of(shapes))}
-    by_id = {comparison.id: comparison for comparison in COMPARISONS}
+    names = names_of(body, shapes)
+    by_id = {comparison.id: comparison for comparison in CONTRASTS}
     rows = []
     for row in assess(claims(body, shapes)):
         sides = by_id[row["id"]].first, by_id[row["id"]].second
@@ -343,7 +253,7 @@ def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[dict[
 
 def at_edge(body: Mapping[str, Any], name: str | None, measure: str) -> list[str]:
     """Return the encoder's learning rates, in words, that a measure depends on and that are the smallest or largest tried."""
-    start = START_OF.get(measure)
+    start = MEASURES[measure].start
     if name is None or start is None:
         return []
     if measure == PROBE:
@@ -351,9 +261,4 @@ def at_edge(body: Mapping[str, Any], name: str | None, measure: str) -> list[str
     else:
         tasks = [body["drop_task"]] if measure == COST else list(body["rates"])
         by_task = {task: body["rates"][task][name] for task in tasks}
-    edges = []
-    for task, by_start in by_task.items():
-        chosen, grid = by_start[start]["chosen"], sorted(map(float, by_start[start]["development"]))
-        if len(grid) < FEWEST_RATES or chosen in (grid[0], grid[-1]):
-            edges.append(f"{name} ({start}) on {task}")
-    return edges
+    return [f"{name} ({start}) on {task}" for task, by_start in by_task.items() if rate_at_edge(by_start[start])]

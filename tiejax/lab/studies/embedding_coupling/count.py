@@ -7,8 +7,6 @@ from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.models.bert import count_parameters
 from tiejax.models.shapes import PUBLISHED_SHAPES, Published
 
-MILLION = 1e6
-
 
 class Counted(NamedTuple):
     """A computed parameter count and the printed one, in millions."""
@@ -25,7 +23,7 @@ class Counted(NamedTuple):
 def counted(published: Published) -> tuple[Counted, Counted]:
     """Return the parameter counts of a published model in pre-training and in fine-tuning."""
     before, after = count_parameters(published.shape, published.vocabulary)
-    return Counted(before / MILLION, published.pretraining), Counted(after / MILLION, published.fine_tuning)
+    return Counted(before / 1e6, published.pretraining), Counted(after / 1e6, published.fine_tuning)
 
 
 def table() -> list[str]:

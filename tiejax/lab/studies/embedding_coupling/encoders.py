@@ -1,4 +1,7 @@
-"""The encoders of a run, pre-trained or loaded from a checkpoint, without their head and dropped layers."""
+"""The encoders of a run, pre-trained or loaded from a checkpoint, without their head and dropped layers.
+
+All seeds of a shape are pre-trained together, on the same batches with the same masks.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,20 +19,23 @@ from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.embedding_coupling.pretraining_ensemble import build_ensemble, build_model
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
-from tiejax.pretraining.masked_lm import TIE
+from tiejax.pretraining.masked_lm import TIE, MaskedLM
 from tiejax.pretraining.step_plan import StepPlan
-
-MODELS = "models"  # folder of the pre-trained models, in the hub's format
+from tiejax.pretraining.validation import Validation, held_out_rows
+from tiejax.text.masking import MaskedRows, Masking
+from tiejax.text.packing import Stream, TextFeed
+from tiejax.training.optimizer import make_optimizer, warm_up_and_decay
 
 PyTree = Any
 Arrays = dict[str, np.ndarray]
+MODELS = "models"  # folder of the pre-trained models, in the hub's format
 CHECKPOINT = "checkpoint"  # name of the encoder in a run from a checkpoint
 PRETRAINED, CONTROL = STARTS = ("pretrained", "control")
+ORDER = 0  # the seed of the batches and masks of all members
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +62,6 @@ class Encoders:
         """Return the encoders of one start."""
         return dataclasses.replace(self, by_start={start: self.by_start[start]})
 
-    def first(self, seeds: int) -> "Encoders":
-        """Return the encoders of the first `seeds` seeds."""
-        by_start = {start: jax.tree.map(lambda leaf: leaf[:seeds], params) for start, params in self.by_start.items()}
-        return dataclasses.replace(self, by_start=by_start, tables={name: rows[:seeds] for name, rows in self.tables.items()})
-
     def stacked(self, indices: Sequence[int]) -> PyTree:
         """Return parameters `[seed, start, ...]` for these indices of the seed axis."""
         chosen = np.asarray(indices)
@@ -68,10 +69,60 @@ class Encoders:
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf)[chosen] for leaf in leaves], axis=1), *starts)
 
 
+def build_model(settings: Settings, shape: Shape, text: Text) -> models.LanguageModel:
+    """Return the masked LM of a shape for the vocabulary of a text."""
+    dtype = None if settings.compute_dtype == "float32" else jnp.dtype(settings.compute_dtype)
+    return bert.build(shape, text.twins.vocabulary, settings.max_length, rematerialise=settings.rematerialise, dtype=dtype)
+
+
+def build_ensemble(settings: Settings, shape: Shape, text: Text, plan: StepPlan) -> training.Ensemble:
+    """Build the pre-training ensemble of a shape, with its recorders."""
+    vocabulary = text.vocabulary
+    objective = MaskedLM(build_model(settings, shape, text), shape.coupled)
+    masking = Masking(text.twins, vocabulary.special, vocabulary.mask, plan.slots, whole_sentences=settings.cipher)
+    stream = Stream(*text.validation, settings.max_length, vocabulary.pad, ORDER)
+    held_out = held_out_rows(stream, settings.validation_batches, plan)
+    bucket = np.zeros(text.twins.vocabulary, np.int32)
+    validation = Validation(objective.predict, masking, held_out, bucket, 1, plan.rows_of_device)
+
+    def sample(seed_key: training.SeedKey, step: jax.Array, rows: Any) -> MaskedRows:
+        key = jax.random.fold_in(training.stream(jax.random.key(ORDER), "data"), step)
+        return masking.visit(rows.tokens, rows.segments, rows.row, key)
+
+    def measure(stored: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
+        _, metrics = objective.loss(stored, masked, None)
+        finite = training.all_finite((stored, metrics))
+        return {**metrics, "overflow": training.total(masked.overflow), "finite": finite}
+
+    def validate(stored: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
+        measured = validation.measure(stored, training.stream(jax.random.key(ORDER), "validation"))
+        return {name: measured[name] for name in ("loss", "accuracy")}
+
+    schedule = warm_up_and_decay(settings.learning_rate, settings.warm_up, settings.steps)
+    return training.Ensemble(
+        init=objective.init,
+        sample=sample,
+        loss=objective.loss,
+        optimizer=make_optimizer("adamw", schedule, settings.weight_decay, eps=settings.eps, decayed="matrices"),
+        ties=[],
+        arm_ties=np.zeros((1, 0), bool),
+        steps=plan.steps,
+        recorders={
+            "record": training.Recorder(settings.record_every, measure),
+            "validation": training.Recorder(settings.validate_every, validate),
+        },
+        max_norm=settings.clip,
+        source=TextFeed(*text.train, settings.max_length, vocabulary.pad, plan.rows, order=ORDER, languages=text.languages),
+        members=training.Scanned(),
+        devices=plan.mesh,
+        precision=settings.matmul_precision,
+    )
+
+
 def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: Stages) -> Arrays:
     """Pre-train a shape with every seed, reported ones first.
 
-    Returns records `[seed, record]`, final parameters, and initial ones without head.
+    Returns records `[seed, record]`, final parameters as `params/PATH`, and initial ones without head as `start/PATH`.
     """
     ensemble = build_ensemble(settings, settings.every_shape[name], text, plan)
     start = ensemble.start(settings.trained_seeds)
@@ -80,7 +131,8 @@ def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: 
     records = training.by_arm(trained.records, {"record": "record_", "validation": "validation_"})
     arrays = {field: values if field.endswith("step") else values[0] for field, values in records.items()}
     for prefix, params in (("params", trained.members.state.params), ("start", bert.discard_head(start.state.params))):
-        arrays |= named(jax.tree.map(lambda leaf: leaf[:, 0], params), prefix)
+        leaves = flax.traverse_util.flatten_dict({prefix: params}, sep="/")
+        arrays |= {field: np.asarray(leaf[:, 0]) for field, leaf in leaves.items() if leaf is not None}
     return arrays
 
 
@@ -109,6 +161,16 @@ def load_start(settings: Settings) -> weights.Loaded:
     return loaded
 
 
+def checkpoint_params(loaded: weights.Loaded) -> PyTree:
+    """Return the parameters of a checkpoint that are fine-tuned."""
+    return {name: part for name, part in loaded.params.items() if name not in (bert.HEAD, "pooler")}
+
+
+def checkpoint_size(loaded: weights.Loaded) -> int:
+    """Return the number of parameters of a checkpoint that are fine-tuned."""
+    return sum(leaf.size for leaf in jax.tree.leaves(checkpoint_params(loaded)))
+
+
 def encoders_of_checkpoint(settings: Settings, loaded: weights.Loaded) -> Encoders:
     """Return the encoder of a checkpoint, repeated for every seed, and controls of its shape initialised by each seed."""
 
@@ -116,8 +178,7 @@ def encoders_of_checkpoint(settings: Settings, loaded: weights.Loaded) -> Encode
         return bert.discard_head(loaded.model.init(training.stream(key, "init"), jnp.zeros((1, 1), jnp.int32))["params"])
 
     seeds = settings.trained_seeds
-    params = {name: part for name, part in loaded.params.items() if name not in (bert.HEAD, "pooler")}
-    repeated = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(seeds), *leaf.shape)), params)
+    repeated = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (len(seeds), *leaf.shape)), checkpoint_params(loaded))
     control = jax.tree.map(np.asarray, jax.jit(jax.vmap(init))(training.seed_keys(seeds).key))
     tables = {"input": repeated["embed"]["embedding"]}
     if bert.HEAD in loaded.params and not loaded.tied:
@@ -135,23 +196,13 @@ def export(settings: Settings, name: str, text: Text, pretrained: Arrays, run: R
         if not run.whole(below):
             run.remove(below)
             member = jax.tree.map(lambda leaf, index=index: leaf[index], stored)
-            params = tying.view(with_target(member), (TIE,)) if shape.coupled else member
+            if shape.coupled:  # files omit the target of the tie
+                member = tying.view(member | {bert.HEAD: member[bert.HEAD] | {"embedding": None}}, (TIE,))
             try:
-                weights.save(run.path / below, model, params, tied=shape.coupled, tokenizer=text.tokenizer)
+                weights.save(run.path / below, model, member, tied=shape.coupled, tokenizer=text.tokenizer)
             except CheckpointError as error:
                 raise BadInput(f"--out {error.as_options()}") from None
             run.add([run.path / below])
-
-
-def with_target(stored: PyTree) -> PyTree:
-    """Return stored parameters with a None leaf for the target of the tie, which files omit."""
-    return stored | {bert.HEAD: stored[bert.HEAD] | {"embedding": None}}
-
-
-def named(params: PyTree, prefix: str) -> dict[str, np.ndarray]:
-    """Flatten nested dictionaries to arrays named `prefix/path`; None leaves are left out."""
-    leaves = flax.traverse_util.flatten_dict({prefix: params}, sep="/")
-    return {name: np.asarray(leaf) for name, leaf in leaves.items() if leaf is not None}
 
 
 def unnamed(arrays: Mapping[str, np.ndarray], prefix: str) -> PyTree:

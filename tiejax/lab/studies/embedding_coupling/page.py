@@ -9,6 +9,8 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, reproduction, timing_words
+from tiejax.lab.studies.embedding_coupling.encoders import STARTS
+from tiejax.lab.studies.embedding_coupling.summary import TABLES, rate_at_edge
 from tiejax.statistics.power import fewest_seeds
 
 QUESTION = (
@@ -24,117 +26,96 @@ CLAIMS = (
     "difference lies within the margin (two one-sided tests). The score of a seed is its test accuracy, averaged over tasks"
 )
 LEADING = ("output-width/score", "reinvest/deeper-coupled", "decoupling/score", "pretraining/score")
-STARTS, ROLES = ("pretrained", "control"), ("input", "output")
+Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 
-def finding(results: Mapping[str, Any]) -> list[str]:
-    """Return the answer to the question of the report, and the number of claims with each verdict."""
-    return [*filter(None, [openings(results["claims"], LEADING)]), tally(results["claims"])]
-
-
-def _spread(values: list[float]) -> str:
-    """Format the mean over seeds, with the standard deviation if there are several."""
+def _spread(values: list[float] | None) -> str:
+    """Format the mean over seeds, with the standard deviation if there are several; a dash for a missing measurement."""
+    if values is None:
+        return "-"
     return f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else "")
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the tables of the report by title: shapes, scores of every task, probes, learning rates."""
     if not results["seeds"]:
         return {}
     shown = {"Numbers: the shapes": _shapes(results)}
     for task, by_shape in results["scores"].items():
         splits = [name for name in next(iter(by_shape.values()))["pretrained"] if not name.startswith("development")]
-        columns = ["shape", *(f"{name.replace('_', ' ')}, {start}" for name in splits for start in ("pretrained", "control"))]
-        rows = [
-            [name, *(_spread(scores[start][split]) for split in splits for start in ("pretrained", "control"))]
-            for name, scores in by_shape.items()
-        ]
-        shown[f"Numbers: {task}, mean ± standard deviation over seeds"] = (columns, rows)
+        columns = [(name, start) for name in splits for start in STARTS]
+        rows = [[shape, *(_spread(scores[start][name]) for name, start in columns)] for shape, scores in by_shape.items()]
+        heads = ["shape", *(f"{name.replace('_', ' ')}, {start}" for name, start in columns)]
+        shown[f"Numbers: {task}, mean ± standard deviation over seeds"] = heads, rows
     shown |= _probes(results)
     shown["Numbers: learning rates of fine-tuning, chosen on development"] = _rates(results)
     return shown
 
 
-def _shapes(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    if any("embed_in" not in fields for fields in results["shapes"].values()):
-        rows = [
-            [name, str(fields["layers"]), f"{fields['fine_tuning_parameters']:,}"] for name, fields in results["shapes"].items()
-        ]
+def _shapes(results: Mapping[str, Any]) -> Table:
+    shapes = results["shapes"]
+    if any("embed_in" not in fields for fields in shapes.values()):
+        rows = [[name, str(fields["layers"]), f"{fields['fine_tuning_parameters']:,}"] for name, fields in shapes.items()]
         return ["checkpoint", "layers", "parameters in fine-tuning"], rows
     columns = [
         *("shape", "E_in", "E_out", "H", "layers", "dropped", "coupled"),
         *("parameters: pre-training", "fine-tuning", "loss", "masked accuracy"),
     ]
-    rows = []
-    for name, fields in results["shapes"].items():
-        measured = results["pretraining"].get(name)
-        rows.append(
-            [
-                name,
-                *(str(fields[key]) for key in ("embed_in", "embed_out", "width", "layers", "drop")),
-                "yes" if fields["coupled"] else "no",
-                f"{fields['pretraining_parameters']:,}",
-                f"{fields['fine_tuning_parameters']:,}",
-                *([_spread(measured["loss"]), _spread(measured["accuracy"])] if measured else ["-", "-"]),
-            ]
-        )
+    rows = [
+        [
+            name,
+            *(str(fields[key]) for key in ("embed_in", "embed_out", "width", "layers", "drop")),
+            "yes" if fields["coupled"] else "no",
+            *(f"{fields[key]:,}" for key in ("pretraining_parameters", "fine_tuning_parameters")),
+            *(_spread(results["pretraining"].get(name, {}).get(key)) for key in ("loss", "accuracy")),
+        ]
+        for name, fields in shapes.items()
+    ]
     return columns, rows
 
 
-def _probes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def _probes(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the tables of the probes that the run has."""
     shown = {}
     dropped, task = results["dropped"], results["drop_task"]
     if any(dropped.values()):
-        numbers = sorted({int(number) for scores in dropped.values() for number in scores})
-        rows = [
-            [
-                name,
-                _spread(results["scores"][task][name]["pretrained"]["test_accuracy"]),
-                *(
-                    _spread(scores[str(number)]["pretrained"]["test_accuracy"]) if str(number) in scores else "-"
-                    for number in numbers
-                ),
-            ]
-            for name, scores in dropped.items()
-        ]
-        shown[f"Numbers: accuracy of {task} on test with top layers dropped"] = ["shape", "none", *map(str, numbers)], rows
+        numbers = sorted({number for scores in dropped.values() for number in scores}, key=int)
+        rows = []
+        for name, scores in dropped.items():
+            by_number = {"none": results["scores"][task][name], **scores}
+            accuracies = {number: found["pretrained"]["test_accuracy"] for number, found in by_number.items()}
+            rows.append([name, *(_spread(accuracies.get(number)) for number in ("none", *numbers))])
+        shown[f"Numbers: accuracy of {task} on test with top layers dropped"] = ["shape", "none", *numbers], rows
     if mixes := results["layer_mix"]:
         rows = [[name, *(_spread(mix[start]["test_accuracy"]) for start in STARTS)] for name, mix in mixes.items()]
         shown["Numbers: accuracy on test of a linear probe on a mix of frozen layers"] = ["shape", *STARTS], rows
     if any(results["retrieval"].values()):
-        shown["Numbers: share of sentences that are found by layer, their difference fitted on other pairs"] = _retrieval(
-            results["retrieval"]
-        )
-    if found := results["similarity"]:
-        rows = [
-            [name, *(_spread(values[table]) if table in values else "-" for table in ROLES)] for name, values in found.items()
-        ]
-        columns = ["shape", *(f"{table} table" for table in ROLES)]
+        curves = {
+            f"{name}, {start}": np.transpose(fits["held_out"][start]).tolist()
+            for name, fits in results["retrieval"].items()
+            for start in STARTS
+            if fits
+        }
+        layers = max(map(len, curves.values()))
+        rows = [[name, *map(_spread, curve), *["-"] * (layers - len(curve))] for name, curve in curves.items()]
+        columns = ["shape", "before the first", *(f"layer {number}" for number in range(1, layers))]
+        shown["Numbers: share of sentences that are found by layer, their difference fitted on other pairs"] = columns, rows
+    if similarity := results["similarity"]:
+        rows = [[name, *(_spread(found.get(table)) for table in TABLES)] for name, found in similarity.items()]
+        columns = ["shape", *(f"{table} table" for table in TABLES)]
         shown["Numbers: word similarity, correlation with human judgement"] = columns, rows
     return shown
 
 
-def _retrieval(found: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    by_name = {
-        f"{name}, {start}": np.array(fits["held_out"][start]).T for name, fits in found.items() for start in STARTS if fits
-    }
-    layers = max(map(len, by_name.values()))
-    rows = [
-        [name, *(_spread(list(values)) for values in by_layer), *["-"] * (layers - len(by_layer))]
-        for name, by_layer in by_name.items()
-    ]
-    return ["shape", "before the first", *(f"layer {number}" for number in range(1, layers))], rows
-
-
-def _rates(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def _rates(results: Mapping[str, Any]) -> Table:
     rows = []
     of_mix = {"mix of layers": {name: mix["rates"] for name, mix in results["layer_mix"].items()}}
     for task, by_shape in (results["rates"] | of_mix).items():
         for name, by_start in by_shape.items():
             for start, found in by_start.items():
                 tried = ", ".join(f"{float(rate):g}: {value:.3f}" for rate, value in found["development"].items())
-                rows.append([task, name, start, f"{found['chosen']:g}", tried])
+                edge = ", the last that was tried" if rate_at_edge(found) else ""
+                rows.append([task, name, start, f"{found['chosen']:g}{edge}", tried])
     return ["task", "shape", "start", "chosen", "accuracy on development by rate"], rows
 
 
@@ -146,8 +127,23 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         f"{task['most_frequent_label']:.3f}, {task['cut_off']['test']:,} labels cut off in test"
         for name, task in results["tasks"].items()
     ]
-    words = {
-        **(_pretraining_words(results, settings) if settings["start"] is None else {"checkpoint": settings["start"]}),
+    if settings["start"] is not None:
+        words = {"checkpoint": settings["start"]}
+    else:
+        words = {
+            "corpus": ", ".join(map(str, settings["corpus"] or settings["languages"] or ["the prose that comes with CPython"])),
+            "tokens": f"vocabulary {results['data'].get('vocabulary', 0):,}, rows of {settings['max_length']} tokens",
+            "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
+            f"AdamW, peak rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear decay to 0; weight "
+            f"decay {settings['weight_decay']:g}, gradient norm clipped at {settings['clip']:g}; no dropout",
+            "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
+        }
+    if gate := results.get("gate"):
+        words["gate"] = (
+            f"{'passed' if gate['passed'] else 'not passed'}: {gate['baseline']} ends {gate['nats_below_unigram']:.2f} nats "
+            f"below the unigram entropy (required: .3) and gains {gate['development_gain']:.4f} on development over its control"
+        )
+    words |= {
         "tasks": "; ".join(tasks),
         "fine-tuning": f"{settings['fine_tuning_epochs']:g} epochs in batches of {settings['fine_tuning_batch']}, dropout "
         f"{settings['fine_tuning_dropout']:g} before the classifier only; sentences are classified from their "
@@ -161,52 +157,23 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
     return {name: value for name, value in words.items() if value}
 
 
-def _pretraining_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of pre-training in words, by name."""
-    return {
-        "corpus": ", ".join(map(str, settings["corpus"] or settings["languages"] or ["the prose that comes with CPython"])),
-        "tokens": f"vocabulary {results['data'].get('vocabulary', 0):,}, rows of {settings['max_length']} tokens",
-        "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
-        f"AdamW, peak rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear decay to 0; weight "
-        f"decay {settings['weight_decay']:g}, gradient norm clipped at {settings['clip']:g}; no dropout",
-        "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
-        "gate": _gate(results.get("gate")),
-    }
-
-
-def _gate(gate: Mapping[str, Any] | None) -> str:
-    if gate is None:
-        return ""
-    return (
-        f"{'passed' if gate['passed'] else 'not passed'}: {gate['baseline']} ends {gate['nats_below_unigram']:.2f} nats below "
-        f"the unigram entropy (required: .3) and gains {gate['development_gain']:.4f} on development over its control"
-    )
-
-
-def _vocabulary(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the option that reuses a trained vocabulary; training it again would give different tokens."""
-    trained = settings["tokenizer"] is None and settings["start"] is None
-    return {"With its vocabulary (training it again gives different tokens):": "--tokenizer tokenizer.json"} if trained else {}
-
-
-def _notes(results: Mapping[str, Any]) -> list[str]:
-    """Return notes on the limits of the conclusions."""
+def page(run: RunOnPage) -> str:
+    """Return the HTML report of a run."""
+    results, settings, claims = run.results, run.settings, run.results["claims"]
     notes = [*excluded_notes(results), *few_seeds_notes(results, fewest_seeds)]
     if results.get("gate") and not results["gate"]["passed"]:
         notes.append("The gate (see Setting) was not passed: nothing about the paper's findings follows from the scores.")
-    return notes
-
-
-def page(run: RunOnPage) -> str:
-    """Return the HTML report of a run."""
+    reproduce = reproduction(run.facts, run.settings_text)
+    if settings["tokenizer"] is None and settings["start"] is None:
+        reproduce["With its vocabulary (training it again gives different tokens):"] = "--tokenizer tokenizer.json"
     return report.render(
         title="Shapes of input and output embeddings",
         question=QUESTION,
-        finding=finding(run.results),
-        setting=_setting(run.results, run.settings, run.facts),
-        notes=_notes(run.results),
-        claims={"Claims": run.results["claims"]},
+        finding=[*filter(None, [openings(claims, LEADING)]), tally(claims)],
+        setting=_setting(results, settings, run.facts),
+        notes=notes,
+        claims={"Claims": claims},
         figures=run.pictures,
-        numbers=tables(run.results),
-        reproduce=reproduction(run.facts, run.settings_text) | _vocabulary(run.settings),
+        numbers=tables(results),
+        reproduce=reproduce,
     )

@@ -1,4 +1,4 @@
-"""Preparation of a run: its text, tasks, probe data and step plan."""
+"""Preparation of a run: its text, tasks, probe data, step plan, and the costs of its stages."""
 
 import hashlib
 from pathlib import Path
@@ -12,11 +12,12 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import check_memory, check_steps
 from tiejax.lab.studies.embedding_coupling import sizes
-from tiejax.lab.studies.embedding_coupling.encoders import load_start
+from tiejax.lab.studies.embedding_coupling.encoders import CHECKPOINT, checkpoint_size, load_start
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.task_data import ProbeData, TaskData, probe_data, read_files, task_data
 from tiejax.lab.studies.embedding_coupling.text import Text, plan, prepare_text, text_of_checkpoint
-from tiejax.models.bert import discard_head
+from tiejax.models.counts import layer_matrices
+from tiejax.models.shapes import FEED_FORWARD
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member
 from tiejax.text.errors import CorpusError
 from tiejax.text.stored import digest
@@ -69,9 +70,47 @@ def check_sizes(settings: Settings, text: Text, mesh: int, tasks: list[TaskData]
     """Raise BadInput if the run, with its text and tasks, has too many steps or needs more memory than the machine has."""
     for task in tasks:
         check_steps("fine_tuning_epochs", settings.fine_tuning_epochs, settings.fine_tuning_epochs * task.feed.steps_of_epoch)
-    checkpoint_parameters = 0
-    if start is not None:
-        params = discard_head({name: part for name, part in start.params.items() if name != "pooler"})
-        checkpoint_parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
-    decided = sizes.Decided(text.twins.vocabulary, mesh, checkpoint_parameters)
+    decided = sizes.Decided(text.twins.vocabulary, mesh, 0 if start is None else checkpoint_size(start))
     check_memory(settings, lambda settings: sizes.need(settings, decided), sizes.OPTIONS)
+
+
+# Operations per weight and token: two for each matrix product, of which the backward pass has two more.
+FORWARD, TRAINING = 2, 6
+
+
+def costs_of(settings: Settings, prepared: Prepared) -> dict[str, float]:
+    """Return the floating-point operations of every stage by name, in the order in which the stages run.
+
+    They are used to estimate progress and remaining time.
+    """
+    costs: dict[str, float] = {}
+    plan, seeds = prepared.plan, len(settings.trained_seeds)
+    for name, shape in settings.every_shape.items():
+        weights = layer_matrices(shape.width, FEED_FORWARD * shape.width)
+        head = shape.embed_out * (shape.width + prepared.text.twins.vocabulary)
+        step_cost = float(plan.rows * settings.max_length * shape.layers * weights + plan.slots * plan.mesh * head)
+        costs[f"pretrain.{name}"] = TRAINING * seeds * plan.steps * step_cost
+        costs |= _of_transfer(settings, prepared.tasks, name, shape.layers - shape.drop, shape.width)
+    if prepared.start is not None:
+        model = prepared.start.model
+        costs |= _of_transfer(settings, prepared.tasks, CHECKPOINT, model.encoder.layers, model.width)
+    return costs
+
+
+def _of_transfer(settings: Settings, tasks: list[TaskData], name: str, layers: int, width: int) -> dict[str, float]:
+    """Return the cost of all stages after pre-training, of an encoder with `layers` layers."""
+    costs: dict[str, float] = {}
+    tried = settings.rate_seeds * len(settings.fine_tuning_rates)
+    runs = len(settings.seed_list) * settings.fine_tuning_seeds
+    for task in tasks:
+        trained = settings.fine_tuning_epochs * task.feed.steps_of_epoch * task.feed.rows * settings.max_length
+        evaluated = sum(rows.tokens.size for rows in task.splits.values())
+        one = (TRAINING * trained + FORWARD * evaluated) * layer_matrices(width, FEED_FORWARD * width)  # a layer of a member
+        costs[f"rates.{name}.{task.name}"] = 2 * tried * layers * one
+        costs[f"scores.{name}.{task.name}"] = 2 * runs * layers * one
+        if task.name == settings.drop_task:
+            costs |= {f"dropped.{name}.{number}": runs * one * (layers - number) for number in range(1, layers)}
+            if settings.layer_mix:
+                probe = 2 * one * layers / 3
+                costs |= {f"mix_rates.{name}": tried * probe, f"mix.{name}": runs * probe}
+    return costs | {f"probes.{name}": 1.0}

@@ -1,6 +1,6 @@
 """Probes of encoders: retrieval of parallel sentences by layer, and word similarity of their tables."""
 
-from collections.abc import Mapping
+import functools
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from tiejax.geometry.retrieval import Fitted, translation_accuracy
-from tiejax.geometry.word_similarity import WordPairs, bootstrap_interval, similarity_correlation
+from tiejax.geometry.word_similarity import bootstrap_interval, similarity_correlation
 from tiejax.lab.studies.embedding_coupling.encoders import Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.task_data import ParallelRows, ProbeData
 from tiejax.models import LanguageModel
@@ -20,22 +20,19 @@ PyTree = Any
 FITTED: tuple[Fitted, ...] = ("all", "held_out")
 
 
-def probe(encoders: Encoders, data: ProbeData, mesh: int) -> Arrays:
-    """Return retrieval accuracies `retrieval_FITTED[start, seed, layer]` and correlations `similarity_TABLE[seed]`."""
+def probe(encoders: Encoders, seeds: int, data: ProbeData, mesh: int) -> Arrays:
+    """Return retrieval accuracies `retrieval_FITTED[start, seed, layer]` and correlations `similarity_TABLE[seed]`.
+
+    With the bootstrap intervals of the correlations, `[seed, 2]`. seeds: number of seeds, the first ones of the encoders.
+    """
     arrays: Arrays = {}
     if data.parallel is not None:
-        arrays |= retrieval(encoders, data.parallel, mesh)
+        arrays |= retrieval(encoders, seeds, data.parallel, mesh)
     if data.pairs is not None:
-        arrays |= similarity(encoders.tables, data.pairs)
-    return arrays
-
-
-def similarity(tables: Mapping[str, np.ndarray], pairs: WordPairs) -> Arrays:
-    """Return the correlation of each table by seed, `[seed]`, and its bootstrap interval, `[seed, 2]`."""
-    arrays: Arrays = {}
-    for name, table in tables.items():
-        arrays[f"similarity_{name}"] = np.array([similarity_correlation(embeddings, pairs) for embeddings in table])
-        arrays[f"similarity_{name}_interval"] = np.array([bootstrap_interval(embeddings, pairs) for embeddings in table])
+        for name, table in encoders.tables.items():
+            field, of_seeds = f"similarity_{name}", table[:seeds]
+            arrays[field] = np.array([similarity_correlation(embeddings, data.pairs) for embeddings in of_seeds])
+            arrays[f"{field}_interval"] = np.array([bootstrap_interval(embeddings, data.pairs) for embeddings in of_seeds])
     return arrays
 
 
@@ -53,25 +50,16 @@ def mean_states(model: LanguageModel, params: PyTree, rows: TaskRows) -> Float[A
     return jax.lax.map(batch_means, rows)
 
 
-def retrieval(encoders: Encoders, parallel: ParallelRows, mesh: int) -> Arrays:
+def retrieval(encoders: Encoders, seeds: int, parallel: ParallelRows, mesh: int) -> Arrays:
     """Return the retrieval accuracy by layer, `[start, seed, layer]`, with the mean difference fitted in both ways."""
-    seeds = len(jax.tree.leaves(next(iter(encoders.by_start.values())))[0])
     both = jax.tree.map(lambda *leaves: np.concatenate(leaves), parallel.source, parallel.target)
     members = encoders.stacked(range(seeds))
     means = map_members(lambda params, rows: mean_states(encoders.model, params, rows), members, both, mesh)
     by_layer = np.moveaxis(means, 3, 2)  # [seed, start, layers + 1, batches, rows, width]
     halves = np.split(by_layer, 2, axis=3)
     sides = [half.reshape(*half.shape[:3], -1, half.shape[-1])[..., : parallel.number, :] for half in halves]
-    arrays = {}
+    arrays: Arrays = {}
     for fitted in FITTED:
-        found = [by_start_and_layer(source, target, fitted) for source, target in zip(*sides, strict=True)]
-        arrays[f"retrieval_{fitted}"] = np.moveaxis(np.array(found), 1, 0)
+        accuracy = np.vectorize(functools.partial(translation_accuracy, fitted=fitted), signature="(n,w),(n,w)->()")
+        arrays[f"retrieval_{fitted}"] = np.moveaxis(accuracy(*sides), 1, 0)
     return arrays
-
-
-def by_start_and_layer(source: np.ndarray, target: np.ndarray, fitted: Fitted) -> list[list[float]]:
-    """Return the retrieval accuracies of one seed, `[start][layer]`, from vectors `[start, layer, sentence, width]`."""
-    return [
-        [translation_accuracy(*vectors, fitted) for vectors in zip(*layers, strict=True)]
-        for layers in zip(source, target, strict=True)
-    ]

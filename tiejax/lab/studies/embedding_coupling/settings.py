@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from tiejax.lab.settings import checks
@@ -29,8 +30,6 @@ DEFAULT_SHAPES = {
 }
 SHAPE_FIELDS = tuple(field.name for field in dataclasses.fields(Shape))
 TASK_FIELDS = ("train", "development", "test", "text", "label", "examples")
-
-
 RATES = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)  # of fine-tuning; the best one should lie inside
 FIRST_TUNING_SEED = 1000
 
@@ -71,7 +70,8 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         fine_tuning_epochs: passes over the training sentences of a task
         fine_tuning_batch: sentences per fine-tuning step
         fine_tuning_rates: learning rates to try in fine-tuning; for each shape and task the best one on the development set is
-            used. Claims about scores at the smallest or largest of these rates stay undecided
+            used. While it is the smallest or the largest, half or twice of it is tried as well, at most three times; a single
+            rate is used as it is. Claims about scores at the smallest or largest rate that was tried stay undecided
         rate_seeds: number of additional seeds, from 1000 on, that are pre-trained to select learning rates and are not reported
         fine_tuning_seeds: number of reported fine-tuning runs per pre-trained encoder
         fine_tuning_dropout: dropout rate before the classifier; there is no dropout elsewhere
@@ -87,7 +87,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
             collectives between CPU devices can deadlock)
     """
 
-    REMOVED = ("plan", "memory")  # settings of earlier versions, which runs have as null
+    REMOVED = {"plan": (None,), "memory": (None,)}  # noqa: RUF012, a constant
 
     languages: dict[str, list[str]] | None = None
     language_exponent: float = 0.5
@@ -140,7 +140,9 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         if self.data_dir is None:
             fields["data_dir"] = checks.default_data_dir()
         if self.start is not None:
-            self._check_start()
+            for name in ("shapes", "languages", "corpus", "cipher"):  # a checkpoint already determines these
+                if getattr(self, name):
+                    raise BadInput(f"--start and --{name}: give one of them")
             fields["shapes"] = {}
         elif self.shapes is None:
             fields["shapes"] = {name: dataclasses.asdict(shape) for name, shape in DEFAULT_SHAPES.items()}
@@ -175,14 +177,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         if not self.fine_tuning_rates or not all(0 < rate < math.inf for rate in self.fine_tuning_rates):
             raise BadInput(f"--fine_tuning_rates: expected rates above 0, got {cut(self.fine_tuning_rates)}")
         self._check_corpus()
-        self._check_shapes()
-        self._check_tasks()
-
-    def _check_start(self) -> None:
-        """Raise BadInput for options that a checkpoint already determines."""
-        for name in ("shapes", "languages", "corpus", "cipher"):
-            if getattr(self, name):
-                raise BadInput(f"--start and --{name}: give one of them")
+        self._check_shapes_and_tasks()
 
     def _check_corpus(self) -> None:
         if self.languages is not None and self.corpus:
@@ -193,46 +188,13 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
             wanted = "one file, to be paired with its cipher" if self.cipher else "two files"
             raise BadInput(f"--parallel: expected {wanted}, got {len(self.parallel)}")
 
-    def _check_shapes(self) -> None:
+    def _check_shapes_and_tasks(self) -> None:
         if not self.shapes and self.start is None:
             raise BadInput("--shapes: expected at least one shape")
-        for name, fields in (self.shapes or {}).items():
-            if unknown := [field for field in fields if field not in SHAPE_FIELDS]:
-                raise BadInput(
-                    f"--shapes: {cut(name)}: unknown field {cut(unknown[0])!r}; the fields of a shape are "
-                    f"{', '.join(SHAPE_FIELDS)}"
-                )
-            if missing := [field for field in SHAPE_FIELDS[:5] if field not in fields]:
-                raise BadInput(
-                    f"--shapes: {cut(name)}: {missing[0]} is missing; the fields of a shape are {', '.join(SHAPE_FIELDS)}"
-                )
-            if wrong := [field for field, value in fields.items() if type(value) is not (bool if field == "coupled" else int)]:
-                kind = "true or false" if wrong[0] == "coupled" else "a whole number"
-                raise BadInput(f"--shapes: {cut(name)}: {wrong[0]} must be {kind}, got {cut(fields[wrong[0]])}")
-            if huge := [field for field in SHAPE_FIELDS[:5] if fields[field] > most_of(field)]:
-                raise BadInput(f"--shapes: {cut(name)}: {huge[0]} must be at most {most_of(huge[0]):,}, got {fields[huge[0]]}")
-            if problem := Shape(**fields).problem():
-                raise BadInput(f"--shapes: {cut(name)}: {problem}")
-            _check_name("shapes", name)
+        _check_each("shapes", self.shapes or {}, _problem_of_shape)
         if self.shapes and self.baseline not in self.shapes:
             raise BadInput(f"--baseline: expected one of {cut(', '.join(self.shapes))}, got {cut(self.baseline)}")
-
-    def _check_tasks(self) -> None:
-        for name, fields in (self.tasks or {}).items():
-            if unknown := [field for field in fields if field not in TASK_FIELDS]:
-                raise BadInput(
-                    f"--tasks: {cut(name)}: unknown field {cut(unknown[0])!r}; the fields of a task are "
-                    f"{', '.join(TASK_FIELDS)}"
-                )
-            if type(fields.get("examples", 1)) is not int or fields.get("examples", 1) < 1:
-                raise BadInput(f"--tasks: {cut(name)}: examples must be an integer >= 1, got {cut(fields['examples'])}")
-            if wrong := [split for split in TASK_FIELDS[:3] if split in fields and not _names_files(fields[split])]:
-                raise BadInput(
-                    f"--tasks: {cut(name)}: {wrong[0]} must be a file or a list of files, got {cut(fields[wrong[0]])}"
-                )
-            if "train" not in fields and set(fields) - {"examples"}:
-                raise BadInput(f"--tasks: {cut(name)}: train is missing: a file, several files of one class each, or tfds:NAME")
-            _check_name("tasks", name)
+        _check_each("tasks", self.tasks or {}, _problem_of_task)
         if not self.tasks:
             raise BadInput("--tasks: expected at least one task")
         if self.drop_task not in (*self.tasks, "none"):
@@ -244,10 +206,41 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         return {name: Shape(**fields) for name, fields in (self.shapes or {}).items()}
 
 
-def _check_name(option: str, name: str) -> None:
-    """Raise BadInput if the name of a shape or a task cannot be part of a file name."""
-    if not name.replace("-", "").replace("_", "").isalnum():
-        raise BadInput(f"--{option}: names may contain only letters, digits, - and _, got {cut(name)!r}")
+def _check_each(option: str, entries: Mapping[str, dict[str, Any]], problem_of: Callable[[dict[str, Any]], str | None]) -> None:
+    """Raise BadInput if a shape or a task has a problem, or a name that cannot be part of a file name."""
+    for name, fields in entries.items():
+        if problem := problem_of(fields):
+            raise BadInput(f"--{option}: {cut(name)}: {problem}")
+        if not name.replace("-", "").replace("_", "").isalnum():
+            raise BadInput(f"--{option}: names may contain only letters, digits, - and _, got {cut(name)!r}")
+
+
+def _problem_of_shape(fields: dict[str, Any]) -> str | None:
+    """Return the first reason why the fields of a shape are invalid."""
+    known = f"the fields of a shape are {', '.join(SHAPE_FIELDS)}"
+    if unknown := [field for field in fields if field not in SHAPE_FIELDS]:
+        return f"unknown field {cut(unknown[0])!r}; {known}"
+    if missing := [field for field in SHAPE_FIELDS[:5] if field not in fields]:
+        return f"{missing[0]} is missing; {known}"
+    if wrong := [field for field, value in fields.items() if type(value) is not (bool if field == "coupled" else int)]:
+        kind = "true or false" if wrong[0] == "coupled" else "a whole number"
+        return f"{wrong[0]} must be {kind}, got {cut(fields[wrong[0]])}"
+    if huge := [field for field in SHAPE_FIELDS[:5] if fields[field] > most_of(field)]:
+        return f"{huge[0]} must be at most {most_of(huge[0]):,}, got {fields[huge[0]]}"
+    return Shape(**fields).problem()
+
+
+def _problem_of_task(fields: dict[str, Any]) -> str | None:
+    """Return the first reason why the fields of a task are invalid."""
+    if unknown := [field for field in fields if field not in TASK_FIELDS]:
+        return f"unknown field {cut(unknown[0])!r}; the fields of a task are {', '.join(TASK_FIELDS)}"
+    if type(fields.get("examples", 1)) is not int or fields.get("examples", 1) < 1:
+        return f"examples must be an integer >= 1, got {cut(fields['examples'])}"
+    if wrong := [split for split in TASK_FIELDS[:3] if split in fields and not _names_files(fields[split])]:
+        return f"{wrong[0]} must be a file or a list of files, got {cut(fields[wrong[0]])}"
+    if "train" not in fields and set(fields) - {"examples"}:
+        return "train is missing: a file, several files of one class each, or tfds:NAME"
+    return None
 
 
 def _names_files(value: Any) -> bool:

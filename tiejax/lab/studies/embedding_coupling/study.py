@@ -11,23 +11,23 @@ import numpy as np
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, warn_of_deadlock
 from tiejax.lab.studies.embedding_coupling import figures, page
 from tiejax.lab.studies.embedding_coupling.claims import verdicts
-from tiejax.lab.studies.embedding_coupling.costs import costs_of
 from tiejax.lab.studies.embedding_coupling.encoders import (
     CHECKPOINT,
     Arrays,
     Encoders,
+    checkpoint_size,
     encoders_of_checkpoint,
     encoders_of_shape,
     export,
     pretrain,
 )
-from tiejax.lab.studies.embedding_coupling.preparation import Prepared
+from tiejax.lab.studies.embedding_coupling.preparation import Prepared, costs_of
 from tiejax.lab.studies.embedding_coupling.probes import probe
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.summary import collect, collect_all, score
@@ -43,7 +43,7 @@ def run(launched: Launched, console: Console) -> int:
     assert directory is not None
     prepared: Prepared = launched.prepared
     data = keep_text(directory, prepared.text.facts, prepared.text.tokenizer_file)
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     announce(settings, prepared, console)
 
     stages = Stages(launched, console, stop, costs_of(settings, prepared))
@@ -66,7 +66,7 @@ def run(launched: Launched, console: Console) -> int:
         {"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": stages.timing}
     )
     drawn = figures.plot_all(body, settings.every_shape, metrics)
-    finish(directory, settings, results, facts, drawn, page.page, console, launched.tracker)
+    finish(launched, console, results, drawn, page.page)
     return 0
 
 
@@ -86,10 +86,8 @@ def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
             f"task {task.name}: {task.kind}, {len(task.labels)} labels, {number['train']:,} sentences for training, "
             f"{number['development']:,} for development, {number['test']:,} for test"
         )
-    models = (
-        f"{len(settings.every_shape)} shapes x {len(settings.trained_seeds)} seeds, {plan.steps:,} steps of {plan.rows} rows "
-    )
-    models += f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
+    models = f"{len(settings.every_shape)} shapes x {len(settings.trained_seeds)} seeds, {plan.steps:,} steps of "
+    models += f"{plan.rows} rows ({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
     if prepared.start is not None:
         models = f"the {prepared.start.family} in {settings.start} x {len(settings.seed_list)} seeds"
     console.say(f"{models} on {jax.device_count()} x {jax.devices()[0].device_kind}, {plan.mesh} per member, in {settings.out}")
@@ -112,35 +110,32 @@ def transfer(settings: Settings, name: str, encoders: Encoders, prepared: Prepar
     tuning = Tuning(settings, name, encoders, prepared.plan.mesh, stages)
     for task in prepared.tasks:
         stage = f"rates.{name}.{task.name}"
-        left[stage] = rates = stages.once(stage, functools.partial(tuning.rates, task, stage))
+        left[stage] = rates = tuning.rates(task, stage)
         stage = f"scores.{name}.{task.name}"
         left[stage] = stages.once(stage, functools.partial(tuning.scores, task, rates["rate"], stage))
         if task.name == settings.drop_task:
             left |= tuning.dropped(task, rates["rate"])
             left |= tuning.mixed(task) if settings.layer_mix else {}
-    stage, reported = f"probes.{name}", encoders.first(len(settings.seed_list))
-    left[stage] = stages.once(stage, lambda: probe(reported, prepared.probes, prepared.plan.mesh))
+    stage, reported = f"probes.{name}", len(settings.seed_list)
+    left[stage] = stages.once(stage, lambda: probe(encoders, reported, prepared.probes, prepared.plan.mesh))
     return left
 
 
 def metrics_of(settings: Settings, left: Mapping[str, Arrays]) -> dict[str, np.ndarray]:
     """Return the records of pre-training as the arrays of metrics.npz: `[shape, seed, record]`."""
-    shapes = list(settings.every_shape)
-    arrays = {"shapes": np.array(shapes, dtype=str), "seeds": np.array(settings.seed_list)}
-    each = [left[f"pretrain.{name}"] for name in shapes]
-    for field in each[0] if each else ():
-        reported = [records[field][: len(settings.seed_list)] for records in each]
-        arrays[field] = each[0][field] if field.endswith("step") else np.stack(reported)
+    seeds, each = settings.seed_list, [left[f"pretrain.{name}"] for name in settings.every_shape]
+    arrays = {"shapes": np.array(list(settings.every_shape), dtype=str), "seeds": np.array(seeds)}
+    for field, values in each[0].items() if each else ():
+        by_shape = [records[field][: len(seeds)] for records in each]
+        arrays[field] = values if field.endswith("step") else np.stack(by_shape)
     return arrays
 
 
 def conclude(settings: Settings, prepared: Prepared, left: Mapping[str, Arrays]) -> dict[str, Any]:
     """Analyse a run; return its part of results.json."""
-    shapes = settings.every_shape
-    names = [CHECKPOINT] if prepared.start is not None else list(shapes)
+    names = list(settings.every_shape) or [CHECKPOINT]
     tasks = [task.name for task in prepared.tasks]
-    body = collect(names, tasks, left, settings.seed_list)
-    body |= {
+    body = collect(names, tasks, left, settings.seed_list) | {
         "shapes": facts_of_shapes(settings, prepared),
         "tasks": {task.name: task.facts for task in prepared.tasks},
         "probes": prepared.probes.facts,
@@ -154,16 +149,15 @@ def conclude(settings: Settings, prepared: Prepared, left: Mapping[str, Arrays])
         if prepared.start is None:
             body["gate"] = gate(settings, body)
         # Claims are about all seeds: a diverged model counts as the worst.
-        body["claims"] = verdicts(body | collect_all(names, tasks, left, settings.seed_list), shapes)
+        body["claims"] = verdicts(body | collect_all(names, tasks, left, settings.seed_list), settings.every_shape)
     return body
 
 
 def facts_of_shapes(settings: Settings, prepared: Prepared) -> dict[str, dict[str, Any]]:
     """Return the shapes with their parameter counts, as in results.json; for a checkpoint, its fine-tuned parameters."""
     if prepared.start is not None:
-        params = bert.discard_head({name: part for name, part in prepared.start.params.items() if name != "pooler"})
-        number = sum(leaf.size for leaf in jax.tree.leaves(params))
-        return {CHECKPOINT: {"layers": prepared.start.model.encoder.layers, "fine_tuning_parameters": number}}
+        layers = prepared.start.model.encoder.layers
+        return {CHECKPOINT: {"layers": layers, "fine_tuning_parameters": checkpoint_size(prepared.start)}}
     facts = {}
     for name, shape in settings.every_shape.items():
         before, after = bert.count_parameters(shape, prepared.text.twins.vocabulary, settings.max_length)

@@ -13,12 +13,10 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text
 from tiejax.system.files import read_bytes
-from tiejax.text import cipher
 from tiejax.text.tokenizer import Vocabulary, encoded
 from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
 from tiejax.transfer.encoding import NO_LABEL, Encoded, encode, encode_texts
-from tiejax.transfer.errors import TaskError
-from tiejax.transfer.read import read_sentences
+from tiejax.transfer.read import TaskError, read_sentences
 from tiejax.transfer.tasks import SPLITS, Kind, Task, TaskFiles, load_task
 
 ROWS_AT_ONCE = 16
@@ -80,8 +78,12 @@ def read_files(settings: Settings) -> Files:
 
 
 def _read_task(settings: Settings, name: str, fields: Mapping[str, Any]) -> Task:
-    files = task_files(fields) if "train" in fields else None
-    return load_task(name, files, fields.get("examples", settings.examples), settings.tfds_dir)
+    """Read a task from its settings, where each split is a file or a list of files."""
+    given: dict[str, Any] = {
+        key: [value] if key in SPLITS and isinstance(value, str) else value for key, value in fields.items()
+    }
+    examples = given.pop("examples", settings.examples)
+    return load_task(name, TaskFiles(**given) if given else None, examples, settings.tfds_dir)
 
 
 def _read_parallel(files: Sequence[str]) -> list[list[str]]:
@@ -130,33 +132,23 @@ def task_data(settings: Settings, text: Text, task: Task, devices: int, causal: 
     splits = {split: all_rows(data[split], length, vocabulary.pad, ROWS_AT_ONCE) for split in SPLITS[1:]}
     if settings.cipher:
         splits |= {f"{split}_cipher": in_cipher(text, rows_of_split) for split, rows_of_split in splits.items()}
+    count = np.bincount(data["test"].label[data["test"].label != NO_LABEL])
     facts = {
         "kind": task.kind,
         "labels": list(task.labels),
         "sentences": {split: len(sentences) for split, sentences in task.splits.items()},
         "asked": {split: int((encoded.label != NO_LABEL).sum()) for split, encoded in data.items()},
         "cut_off": {split: encoded.cut_off for split, encoded in data.items()},
-        "most_frequent_label": most_frequent(data["test"]),
+        # The accuracy on test of always predicting the most frequent label.
+        "most_frequent_label": float(count.max() / count.sum()),
     }
     feed = TaskFeed(train, length, vocabulary.pad, settings.fine_tuning_batch, rows)
     return TaskData(task.name, task.kind, task.labels, feed, splits, facts)
 
 
-def task_files(fields: Mapping[str, Any]) -> TaskFiles:
-    """Return the files of a task from its settings, where each split is a file or a list of files."""
-    train, development, test = ([value] if isinstance(value := fields.get(split), str) else value for split in SPLITS)
-    return TaskFiles(train or [], development, test, fields.get("text", "text"), fields.get("label", "label"))
-
-
-def most_frequent(data: Encoded) -> float:
-    """Return the accuracy of always predicting the most frequent label."""
-    count = np.bincount(data.label[data.label != NO_LABEL])
-    return float(count.max() / count.sum())
-
-
 def in_cipher(text: Text, rows: TaskRows) -> TaskRows:
     """Return rows with every ordinary token written as its twin."""
-    return rows._replace(tokens=cipher.write(text.twins, rows.tokens))
+    return rows._replace(tokens=np.asarray(text.twins.tables()[0][rows.tokens]))
 
 
 def probe_data(settings: Settings, text: Text, files: Files) -> ProbeData:
@@ -187,11 +179,11 @@ def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, f
     # The training text of a checkpoint is unknown: use all words that its tokenizer can encode.
     unknown_text = not len(text.train.ids)
     within = within_words(text.vocabulary)
-
-    def counts(pieces: list[int]) -> bool:
-        return bool(pieces) and (unknown_text or occurrences(text.train.ids, pieces, within) >= LEAST_OCCURRENCES)
-
-    often = {word for word in words if counts(pieces[word])}
+    often = {
+        word
+        for word, ids in pieces.items()
+        if ids and (unknown_text or occurrences(text.train.ids, ids, within) >= LEAST_OCCURRENCES)
+    }
     usable = [row for row in rows if row[0] in often and row[1] in often]
     if len(usable) < 3:
         raise BadInput(
@@ -205,7 +197,7 @@ def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, f
     )
 
 
-def within_words(vocabulary: Vocabulary) -> Bool[np.ndarray, "vocabulary"]:
+def within_words(vocabulary: Vocabulary) -> Bool[np.ndarray, " vocabulary"]:
     """Return for every token whether it continues a word."""
 
     def continues(token: str) -> bool:
@@ -215,7 +207,7 @@ def within_words(vocabulary: Vocabulary) -> Bool[np.ndarray, "vocabulary"]:
     return np.array([continues(token) for token in vocabulary.tokens])
 
 
-def occurrences(ids: Integer[np.ndarray, "tokens"], pieces: list[int], within: Bool[np.ndarray, "vocabulary"]) -> int:
+def occurrences(ids: Integer[np.ndarray, " tokens"], pieces: list[int], within: Bool[np.ndarray, " vocabulary"]) -> int:
     """Count the occurrences of a sequence of tokens that are not followed by a continuation of the word."""
     positions = len(ids) - len(pieces)  # each sentence ends with [SEP], so a word is never the end of `ids`
     found = np.ones(max(positions, 0), bool)

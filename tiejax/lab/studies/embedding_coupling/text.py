@@ -1,7 +1,8 @@
 """The text of a run: sentences of one corpus or of several languages, their vocabulary, and the cipher."""
 
+import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,19 +13,19 @@ from tiejax.checkpoints.hub.checkpoint import CONFIG
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.tokens import find_tokens
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import trained_tokenizer
+from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.pretraining.step_plan import StepPlan, plan_rows
-from tiejax.text import cipher, sentences
+from tiejax.text import sentences
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import Progress, Sequences
+from tiejax.text.array_records import Sequences
 from tiejax.text.buckets import entropy
 from tiejax.text.errors import CorpusError
 from tiejax.text.languages import Languages
 from tiejax.text.stored import digest
-from tiejax.text.tokenizer import Vocabulary, load
-from tiejax.text.twins import Twins
+from tiejax.text.tokenizer import Vocabulary
+from tiejax.text.twins import Twins, cipher
 
 
 class Text(NamedTuple):
@@ -42,40 +43,22 @@ class Text(NamedTuple):
 
 def prepare_text(settings: Settings, console: Console, resume: bool) -> Text:
     """Prepare the text of a run; raises BadInput. resume: use the vocabulary with which the run was started."""
-    try:
-        with console.preparing() as progress:
-            return _prepared(settings, trained_tokenizer(settings, resume), console.say, progress)
-    except CorpusError as error:
-        raise BadInput(f"--{error}") from None
+    with preparing(settings, console, resume) as asked:
+        return _prepared(settings, asked | {"max_length": settings.max_length, "min_length": settings.min_length})
 
 
-def _prepared(settings: Settings, trained: str | None, say: Callable[[str], None], progress: Progress) -> Text:
-    def sentences_of(corpus: Sequence[str], tokenizer: str | None, trained: str | None = None) -> sentences.Prepared:
-        assert settings.data_dir is not None
-        return sentences.prepare(
-            corpus,
-            tokenizer,
-            settings.vocab_size,
-            settings.max_length,
-            settings.min_length,
-            Path(settings.data_dir).expanduser(),
-            text_feature=settings.text_feature,
-            tfds_dir=settings.tfds_dir,
-            kind="unigram",
-            trained=trained,
-            say=say,
-            progress=progress,
-        )
-
+def _prepared(settings: Settings, asked: dict[str, Any]) -> Text:
+    sentences_of = functools.partial(sentences.prepare, **asked, kind="unigram")
     if settings.languages is None:
-        whole = sentences_of(settings.corpus, settings.tokenizer, trained)
+        whole = sentences_of()
         splits = [whole.split(name) for name in ("train", "validation")]
         languages, facts, fingerprint = None, whole.facts, whole.fingerprint
     else:
         # Train one vocabulary on all languages, then prepare each separately, so that its splits do not depend on the others.
         every = [name for corpus in settings.languages.values() for name in corpus]
-        whole = sentences_of(every, settings.tokenizer, trained)
-        each = {name: sentences_of(corpus, str(whole.tokenizer_file)) for name, corpus in settings.languages.items()}
+        whole = sentences_of(corpus=every)
+        file = str(whole.tokenizer_file)
+        each = {name: sentences_of(corpus=corpus, tokenizer=file) for name, corpus in settings.languages.items()}
         splits = [joined([prepared.split(name) for prepared in each.values()]) for name in ("train", "validation")]
         numbers = [len(prepared.split("train").offsets) - 1 for prepared in each.values()]
         of_sentence = np.repeat(np.arange(len(each)), numbers)
@@ -83,12 +66,10 @@ def _prepared(settings: Settings, trained: str | None, say: Callable[[str], None
         facts = whole.facts | {"languages": {name: prepared.facts["splits"] for name, prepared in each.items()}}
         fingerprint = digest([prepared.fingerprint for prepared in each.values()])
     vocabulary = whole.vocabulary
-    special = vocabulary.special
-    twins = cipher.cipher(vocabulary.tokens, special) if settings.cipher else Twins(vocabulary.size, (), (), ())
-    file = whole.tokenizer_file
-    train, validation = splits
+    twins = cipher(vocabulary.tokens, vocabulary.special) if settings.cipher else Twins(vocabulary.size, (), (), ())
     facts = facts | {"fingerprint": fingerprint}
-    return Text(load(str(file)), vocabulary, twins, train, validation, languages, facts, file.read_bytes())
+    model = whole.tokenizer_file.read_bytes()
+    return Text(whole.tokenizer, vocabulary, twins, splits[0], splits[1], languages, facts, model)
 
 
 def text_of_checkpoint(settings: Settings, folder: Path, vocabulary_size: int) -> Text:

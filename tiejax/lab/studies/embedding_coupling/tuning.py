@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from tiejax import training
+from tiejax.lab.runs.rates import Tried, choose_rate
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.embedding_coupling.encoders import PRETRAINED, Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.settings import Settings
@@ -27,69 +28,76 @@ UNREPORTED = 2**20  # fine-tuning seeds from here on only select learning rates
 WARM_UP = 0.1  # fraction of the steps, as for BERT
 
 
-class Tuned(NamedTuple):
-    """Fine-tuned members `[seed, arm]`: parameters, whether all are finite, and confusion matrices by split."""
-
-    params: PyTree
-    finite: np.ndarray
-    confusions: dict[str, np.ndarray]
-
-
-class Members(NamedTuple):
-    """The members to fine-tune: indices of their pre-training seeds, their fine-tuning seeds, and rates `[seed, arm]`."""
-
-    indices: Sequence[int]
-    runs: Sequence[int]
-    rates: np.ndarray
-
-
 class Tuning(NamedTuple):
-    """Fine-tuning of the encoders of one shape. mesh: devices per member."""
+    """Fine-tuning of the encoders of one shape.
+
+    mesh: devices per member. kind: of the head, instead of the kind of a task.
+    """
 
     settings: Settings
     name: str
     encoders: Encoders
     mesh: int
     stages: Stages
+    kind: HeadKind | None = None
 
-    def rates(self, task: TaskData, stage: str, kind: HeadKind | None = None) -> Arrays:
-        """Try every learning rate on the tuning seeds. kind: override the kind of the task's head.
+    def rates(self, task: TaskData, stage: str) -> Arrays:
+        """Choose the learning rate of each start by the accuracy on development of the tuning seeds.
 
-        Returns accuracies `development[rate, start, seed]` and the best `rate[start]`.
+        The rates of the settings are tried in one stage, and further ones in stages of their own while the last one is the best
+        (`choose_rate`); a single rate is used as it is.
+
+        Returns the rates `tried`, their accuracies `development[rate, start, seed]`, NaN where a start did not try a rate, and
+        the best `rate[start]`.
         """
-        settings, tried = self.settings, np.asarray(self.settings.fine_tuning_rates)
-        indices = range(len(settings.seed_list), len(settings.trained_seeds))
-        starts = len(self.encoders.by_start)
-        rates = np.tile(np.repeat(tried, starts), (len(indices), 1))
-        members = Members(indices, [UNREPORTED + index for index in range(len(indices))], rates)
-        tuned = self._tune(stage, self.encoders, task, kind or task.kind, members, ["development"])
-        by_arm = accuracy(tuned.confusions["development"]).T
-        development = by_arm.reshape(len(tried), starts, len(indices))
-        best = np.argmax(development.mean(-1), axis=0)
-        return {"development": development, "rate": tried[best], "tried": tried}
+        given = self.settings.fine_tuning_rates
+        first = self.stages.once(stage, lambda: self._development(task, stage, given) | {"tried": np.asarray(given)})
+        if "rate" in first:  # the stage of a run by an earlier version, which tried no further rates
+            return first
 
-    def scores(
-        self, task: TaskData, rates: np.ndarray, stage: str, encoders: Encoders | None = None, kind: HeadKind | None = None
-    ) -> Arrays:
+        def losses_at(rates: Sequence[float], place: int, start: str) -> np.ndarray:
+            if rates is given:
+                return -first["development"][:, place]
+            further = f"{stage}.{start}.{rates[0]:g}"
+            self.stages.add(further, self.stages.costs[stage] / first["development"][..., 0].size)
+            of_start = self._replace(encoders=self.encoders.only(start))
+            return -self.stages.once(further, lambda: of_start._development(task, further, rates))["development"][:, 0]
+
+        choose = choose_rate if len(given) > 1 else lambda rates, losses_at: Tried(np.asarray(rates), losses_at(rates))
+        chosen = [
+            choose(given, functools.partial(losses_at, place=place, start=start))
+            for place, start in enumerate(self.encoders.by_start)
+        ]
+        every = sorted({rate for tried in chosen for rate in tried.rates.tolist()})
+        development = np.full((len(every), *first["development"].shape[1:]), np.nan)
+        for place, tried in enumerate(chosen):
+            development[np.searchsorted(every, tried.rates), place] = -tried.losses
+        return {"tried": np.array(every), "development": development, "rate": np.array([tried.rate for tried in chosen])}
+
+    def _development(self, task: TaskData, stage: str, tried: Sequence[float]) -> Arrays:
+        """Fine-tune the tuning seeds at these rates; return accuracies `development[rate, start, seed]`."""
+        first, starts = len(self.settings.seed_list), len(self.encoders.by_start)
+        seeds = [(first + number, UNREPORTED + number) for number in range(self.settings.rate_seeds)]
+        *_, confusions = self._tune(stage, task, seeds, np.repeat(tried, starts), ["development"])
+        return {"development": accuracy(confusions["development"]).T.reshape(len(tried), starts, len(seeds))}
+
+    def scores(self, task: TaskData, rates: np.ndarray, stage: str) -> Arrays:
         """Fine-tune every seed at the rate of its start; return `SPLIT_accuracy` and `SPLIT_macro_f1` `[start, seed, run]`.
 
-        SPLIT is development or test; test is used only here. encoders, kind: override the encoders of the shape and the kind of
-        the task's head.
+        SPLIT is development or test; test is used only here.
         """
-        encoders, kind = encoders or self.encoders, kind or task.kind
-        seeds, runs = self.settings.seed_list, self.settings.fine_tuning_seeds
-        indices = [index for index in range(len(seeds)) for _ in range(runs)]
-        members = Members(indices, [*range(runs)] * len(seeds), np.tile(rates, (len(indices), 1)))
-        tuned = self._tune(stage, encoders, task, kind, members, list(task.splits))
+        number, runs = len(self.settings.seed_list), self.settings.fine_tuning_seeds
+        seeds = [(index, run) for index in range(number) for run in range(runs)]
+        params, finite, confusions = self._tune(stage, task, seeds, rates, list(task.splits))
 
         def by_start(values: np.ndarray) -> np.ndarray:
-            return np.moveaxis(values.reshape(len(seeds), runs, -1), 2, 0)
+            return np.moveaxis(values.reshape(number, runs, -1), 2, 0)
 
-        arrays = {"finite": by_start(tuned.finite)}
-        for split, confusion in tuned.confusions.items():
+        arrays = {"finite": by_start(finite)}
+        for split, confusion in confusions.items():
             arrays |= {f"{split}_accuracy": by_start(accuracy(confusion)), f"{split}_macro_f1": by_start(macro_f1(confusion))}
-        if kind == "layer_mix":
-            arrays["mix"] = np.moveaxis(np.asarray(tuned.params["head"]["mix"]["weights"]), 1, 0)
+        if self.kind == "layer_mix":
+            arrays["mix"] = np.moveaxis(np.asarray(params["head"]["mix"]["weights"]), 1, 0)
         return arrays
 
     def dropped(self, task: TaskData, rates: np.ndarray) -> dict[str, Arrays]:
@@ -97,45 +105,44 @@ class Tuning(NamedTuple):
         left, pretrained = {}, self.encoders.only(PRETRAINED)
         for number in range(1, self.encoders.model.encoder.layers):
             stage = f"dropped.{self.name}.{number}"
-            work = functools.partial(self.scores, task, rates[:1], stage, pretrained.without(number))
-            left[stage] = self.stages.once(stage, work)
+            fewer = self._replace(encoders=pretrained.without(number))
+            left[stage] = self.stages.once(stage, functools.partial(fewer.scores, task, rates[:1], stage))
         return left
 
     def mixed(self, task: TaskData) -> dict[str, Arrays]:
         """Train a linear probe on a learnt mix of the frozen layers; return the arrays of its stages."""
-        tried, stage = f"mix_rates.{self.name}", f"mix.{self.name}"
-        rates = self.stages.once(tried, lambda: self.rates(task, tried, "layer_mix"))
-        return {tried: rates, stage: self.stages.once(stage, lambda: self.scores(task, rates["rate"], stage, kind="layer_mix"))}
+        tried, stage, probe = f"mix_rates.{self.name}", f"mix.{self.name}", self._replace(kind="layer_mix")
+        rates = probe.rates(task, tried)
+        return {tried: rates, stage: self.stages.once(stage, lambda: probe.scores(task, rates["rate"], stage))}
 
     def _tune(
-        self, stage: str, encoders: Encoders, task: TaskData, kind: HeadKind, members: Members, splits: Sequence[str]
-    ) -> Tuned:
-        """Fine-tune members, and evaluate them on these splits."""
-        settings = self.settings
+        self, stage: str, task: TaskData, seeds: Sequence[tuple[int, int]], rates: np.ndarray, splits: Sequence[str]
+    ) -> tuple[PyTree, np.ndarray, dict[str, np.ndarray]]:
+        """Fine-tune members, and evaluate them on these splits.
+
+        seeds: index of the pre-training seed, and fine-tuning seed. rates: of all starts, then of all starts again, and so on.
+
+        Returns of members `[seed, arm]`: parameters, whether all are finite, and confusion matrices by split.
+        """
+        settings, encoders = self.settings, self.encoders
         pooling = settings.pooling if task.kind == "classification" else "first"
-        objective = fine_tuning.Objective(encoders.model, kind, len(task.labels), settings.fine_tuning_dropout, pooling)
+        classes, dropout = len(task.labels), settings.fine_tuning_dropout
+        objective = fine_tuning.Objective(encoders.model, self.kind or task.kind, classes, dropout, pooling)
         recipe = fine_tuning.Recipe(
-            settings.fine_tuning_epochs,
-            settings.weight_decay,
-            WARM_UP,
-            settings.eps,
-            settings.clip,
-            settings.matmul_precision,
+            settings.fine_tuning_epochs, settings.weight_decay, WARM_UP, settings.eps, settings.clip, settings.matmul_precision
         )
-        seeds = [settings.trained_seeds[index] for index in members.indices]
-        # The arms are all starts at the first rate, then all starts at the second, and so on.
-        repeats = members.rates.shape[1] // len(encoders.by_start)
-        start = jax.tree.map(lambda leaf: np.concatenate([leaf] * repeats, axis=1), encoders.stacked(members.indices))
-        ensemble = fine_tuning.build_ensemble(
-            objective, recipe, task.feed, seeds, members.runs, start, members.rates, self.mesh
-        )
-        arms = [f"{name}/rate-{rate:g}" for rate in dict.fromkeys(members.rates[0].tolist()) for name in encoders.by_start]
+        indices, runs = zip(*seeds, strict=True)
+        trained, repeats = [settings.trained_seeds[index] for index in indices], len(rates) // len(encoders.by_start)
+        start = jax.tree.map(lambda leaf: np.concatenate([leaf] * repeats, axis=1), encoders.stacked(indices))
+        every_rate = np.tile(rates, (len(seeds), 1))
+        ensemble = fine_tuning.build_ensemble(objective, recipe, task.feed, trained, runs, start, every_rate, self.mesh)
+        arms = [f"{name}/rate-{rate:g}" for rate in dict.fromkeys(rates.tolist()) for name in encoders.by_start]
         arms = arms if repeats > 1 else list(encoders.by_start)
-        names = [f"{seed}/run-{run}" if run < UNREPORTED else str(seed) for seed, run in zip(seeds, members.runs, strict=True)]
-        params = self.stages.train(stage, ensemble, seeds, members.runs, arms, names).members.state.params
+        names = [f"{seed}/run-{run}" if run < UNREPORTED else str(seed) for seed, run in zip(trained, runs, strict=True)]
+        params = self.stages.train(stage, ensemble, trained, runs, arms, names).members.state.params
 
         def measure(params: PyTree, rows: Mapping[str, TaskRows]) -> tuple[jax.Array, dict[str, jax.Array]]:
             confusions = {split: objective.confusion(params, batches) for split, batches in rows.items()}
             return training.all_finite(params), confusions
 
-        return Tuned(params, *map_members(measure, params, {split: task.splits[split] for split in splits}, self.mesh))
+        return params, *map_members(measure, params, {split: task.splits[split] for split in splits}, self.mesh)

@@ -8,10 +8,9 @@ import numpy as np
 
 from tiejax.geometry.uses import over_training
 from tiejax.lab.studies.exor import plateaus
-from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Setup, Values, outcome, values_of
-from tiejax.lab.studies.exor.claims import claims, claims_among_solved, exploratory
-from tiejax.lab.studies.exor.outcomes import THRESHOLDS, first_passage, solving_window
-from tiejax.lab.studies.exor.trajectories import Trajectories, trajectories
+from tiejax.lab.studies.exor.claim_values import TABLES, Setup, Values
+from tiejax.lab.studies.exor.claims import claims, claims_among_solved, exploratory, tested
+from tiejax.lab.studies.exor.trajectories import THRESHOLDS, solving_window, trajectories
 from tiejax.statistics.arms import ARMS, diverged_members
 from tiejax.statistics.claims import Claim, assess
 
@@ -22,8 +21,8 @@ def analyse(
     levels: Sequence[plateaus.Level] = (),
     scratch: Path | None = None,
     registered: bool = True,
-) -> tuple[dict[str, Any], Trajectories]:
-    """Return the body of results.json, and the trajectories of all seeds.
+) -> tuple[dict[str, Any], Values]:
+    """Return the body of results.json, and the values of all seeds.
 
     Diverged members stay in: they did not solve the task, have the worst loss, and count against claims about distances; their
     final values are NaN.
@@ -37,27 +36,30 @@ def analyse(
     """
     splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
     diverged, who_diverged = diverged_members(metrics)
-    runs = trajectories(metrics, setup.symbols, setup.cycle, scratch=scratch)
+    values = Values(trajectories(metrics, setup.task, setup.cycle, scratch=scratch), setup, diverged)
     body: dict[str, Any] = {
         **who_diverged,
-        "final": summary(runs, splits, diverged),
-        "final_last": summary(runs, splits, diverged, last=True),
-        **_outcomes(runs, setup, levels, diverged),
+        "final": summary(values, splits),
+        "final_last": summary(values, splits, last=True),
+        **_outcomes(values, levels),
         "uses": [],
         "claims": [],
         "solved_pairs": [],
         "claims_solved_pairs": [],
     }
     if diverged.all():
-        return body, runs
+        return body, values
     lasting = ~diverged.any(0)
     if lasting.any():
         ratio, cosine = metrics["use_ratio"][:, lasting], metrics["use_cosine"][:, lasting]
         body["uses"] = over_training(metrics["step"], ratio, cosine, ARMS)
-    values, end = values_of(runs, setup, diverged), int(runs.steps[-1])
-    found = claims(values, setup, end)
+    applicable = tested(values)
+    found = claims(values, applicable)
     body["claims"] = assess(found if registered else exploratory(found))
-    return body | _among_solved(values, setup, end, seeds), runs
+    if values.exact and (both := values.solved.happened.all(0)).any():
+        body["solved_pairs"] = seeds[both].tolist()
+        body["claims_solved_pairs"] = assess(claims_among_solved(values, applicable))
+    return body, values
 
 
 def registered_claims(metrics: Mapping[str, np.ndarray], setup: Setup, scratch: Path | None = None) -> list[Claim]:
@@ -65,53 +67,39 @@ def registered_claims(metrics: Mapping[str, np.ndarray], setup: Setup, scratch: 
     diverged, _ = diverged_members(metrics)
     if diverged.all():
         return []
-    runs = trajectories(metrics, setup.symbols, setup.cycle, scratch=scratch)
-    return claims(values_of(runs, setup, diverged), setup, int(runs.steps[-1]))
+    values = Values(trajectories(metrics, setup.task, setup.cycle, scratch=scratch), setup, diverged)
+    return claims(values, tested(values))
 
 
-def _among_solved(values: Values, setup: Setup, end: int, seeds: np.ndarray) -> dict[str, Any]:
-    """Return the seeds whose models both solved the task, and the claims about them, if there are any."""
-    if values.risk is None or not (both := values.risk.solved.all(0)).any():
-        return {}
-    return {"solved_pairs": seeds[both].tolist(), "claims_solved_pairs": assess(claims_among_solved(values, setup, end))}
-
-
-def _outcomes(runs: Trajectories, setup: Setup, levels: Sequence[plateaus.Level], diverged: np.ndarray) -> dict[str, Any]:
+def _outcomes(values: Values, levels: Sequence[plateaus.Level]) -> dict[str, Any]:
     """Return what became of the members: who solved the task and when, first passages, and plateaus.
 
     Without exact risk all but the first passages are None. Plateaus are None if no levels are given.
     """
-    solved = outcome(runs, setup, diverged)
-    body: dict[str, Any] = {
-        "solved": None,
-        "solve_time": None,
-        "solving_window": None,
-        "first_passage": first_passages(runs, setup, diverged),
-        "plateaus": None,
-    }
-    if solved is None:
+    body: dict[str, Any] = dict.fromkeys(("solved", "solve_time", "solving_window", "first_passage", "plateaus"))
+    body["first_passage"] = first_passages(values)
+    if not values.exact:
         return body
-    losses = np.where(diverged[..., None], np.nan, runs.exact["cross_entropy"][..., 0])
+    runs, solved, cycle = values.runs, values.solved, values.setup.cycle
+    losses = np.where(values.diverged[..., None], np.nan, runs.exact["cross_entropy"][..., 0])
     return body | {
         "solved": {name: solved.happened[arm].tolist() for arm, name in enumerate(ARMS)},
         "solve_time": {name: solved.time[arm].tolist() for arm, name in enumerate(ARMS)},
-        "solving_window": solving_window(runs.exact_steps, setup.cycle),
-        "plateaus": plateaus.table(runs.exact_steps, losses, levels, setup.cycle, ARMS) if levels else None,
+        "solving_window": solving_window(runs.exact_steps, cycle),
+        "plateaus": plateaus.table(runs.exact_steps, losses, levels, cycle, ARMS) if levels else None,
     }
 
 
-def first_passages(runs: Trajectories, setup: Setup, diverged: np.ndarray) -> list[dict[str, Any]]:
+def first_passages(values: Values) -> list[dict[str, Any]]:
     """Return a row per table and threshold on the first passage of the pair for which DH holds; none without such a pair.
 
     `share` of the members that come nearer than the threshold, `mean`: the restricted mean time, censored at the end of the
     run, and `median`, None if fewer than half of the members do. Diverged members count as never near.
     """
-    pair, rows = setup.symbols.holding, []
-    for name, table, arm in (("untied input", "input", UNTIED), ("untied output", "output", UNTIED), ("tied", "input", TIED)):
+    pair, rows = values.setup.task.holding, []
+    for name in TABLES:
         for threshold in THRESHOLDS if pair else ():
-            found = first_passage(runs.steps, runs.relative[table][str(pair)][arm], threshold)
-            near = found.happened & ~diverged[arm]
-            time = np.where(near, found.time, runs.steps[-1])
+            near, time = values.passage(name, "holding", threshold)
             median = float(np.median(np.where(near, time, np.inf)))
             rows.append(
                 {"pair": pair, "table": name, "threshold": threshold, "share": float(near.mean()), "mean": float(time.mean())}
@@ -120,34 +108,33 @@ def first_passages(runs: Trajectories, setup: Setup, diverged: np.ndarray) -> li
     return rows
 
 
-def summary(runs: Trajectories, splits: Sequence[str], diverged: np.ndarray, last: bool = False) -> dict[str, Any]:
+def summary(values: Values, splits: Sequence[str], last: bool = False) -> dict[str, Any]:
     """Return the final values by arm, one value per seed: the entry `final` of results.json. NaN for diverged members.
 
     `output_side` holds the quantities that the theory predicts for an optimal output table, per pair and as measured by
     `ExactRisk`: the gap |e1 - e2| |h|, the mean log ratio h . (e1 - e2), and its root mean square error against the true one.
     """
 
-    def final(values: np.ndarray, exact: bool = False) -> np.ndarray:
-        found = runs.final(values, exact=exact, last=last)
-        return np.where(diverged.reshape(*diverged.shape, *[1] * (found.ndim - 2)), np.nan, found)
+    runs, diverged = values.runs, values.diverged
 
-    body: dict[str, Any] = {}
-    for arm, name in enumerate(ARMS):
+    def final(series: np.ndarray, arm: int, exact: bool = False) -> np.ndarray:
+        found = runs.final(series, exact=exact, last=last)[arm]
+        return np.where(diverged[arm].reshape(-1, *[1] * (found.ndim - 1)), np.nan, found)
+
+    def of_arm(arm: int) -> dict[str, Any]:
         entry: dict[str, Any] = {}
         for measure in ("cross_entropy", "accuracy"):
-            if measure in runs.exact:
-                values = final(runs.exact[measure], exact=True)[arm]
-                entry[f"exact_{measure}"] = {split: values[:, k].tolist() for k, split in enumerate(splits)}
-            else:
-                entry[f"exact_{measure}"] = None
+            risk = final(runs.exact[measure], arm, exact=True) if measure in runs.exact else None
+            entry[f"exact_{measure}"] = risk if risk is None else {split: risk[:, k].tolist() for k, split in enumerate(splits)}
         entry["output_side"] = {
-            name: final(values, exact=True)[arm].tolist()
-            for name, values in runs.exact.items()
+            name: final(series, arm, exact=True).tolist()
+            for name, series in runs.exact.items()
             if name.startswith(("gap_", "log_ratio_"))
         }
         for measure, tables in (("distance", runs.distance), ("relative_distance", runs.relative)):
             entry[measure] = {
-                table: {pair: final(values)[arm].tolist() for pair, values in pairs.items()} for table, pairs in tables.items()
+                table: {pair: final(series, arm).tolist() for pair, series in pairs.items()} for table, pairs in tables.items()
             }
-        body[name] = entry
-    return body
+        return entry
+
+    return {name: of_arm(arm) for arm, name in enumerate(ARMS)}

@@ -1,6 +1,5 @@
 """Batches of spelled and masked EXor strings, computed on the device as pure functions of keys and step."""
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -15,26 +14,25 @@ class MaskedSequences(NamedTuple):
     """Masked sequences, the position of each mask, and the symbol it replaced."""
 
     tokens: Int[Array, "batch length"]
-    position: Int[Array, "batch"]
-    target: Int[Array, "batch"]
+    position: Int[Array, " batch"]
+    target: Int[Array, " batch"]
 
 
-@dataclasses.dataclass(frozen=True)
-class SequenceSampler:
-    """Visits to a set of strings; a visit samples a spelling of each bit and a bit to mask.
+def sequences(
+    task: EXor,
+    rows: Int[np.ndarray, "strings bits"],
+    batch_size: int | None,
+    data_key: Key[Array, ""],
+    order_key: Key[Array, ""],
+    step: Int[Array, ""],
+) -> MaskedSequences:
+    """Return the batch of a step: visits to strings, each of which samples a spelling of each bit and a bit to mask.
 
     batch_size: strings per batch (default: all strings). Smaller batches run through a sequence of shuffled epochs, so that
     every string is visited equally often; a batch may span two epochs.
     """
-
-    task: EXor
-    rows: Int[np.ndarray, "strings bits"]
-    batch_size: int | None = None
-
-    def batch(self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""]) -> MaskedSequences:
-        """Return the batch of a step, a function of the two keys and the step alone."""
-        chosen = visited(len(self.rows), self.batch_size, order_key, step)
-        return visit(self.task, jnp.asarray(self.rows)[chosen], jax.random.fold_in(data_key, step))
+    chosen = visited(len(rows), batch_size, order_key, step)
+    return visit(task, jnp.asarray(rows)[chosen], jax.random.fold_in(data_key, step))
 
 
 def visited(number: int, batch_size: int | None, order_key: jax.Array, step: jax.Array) -> jax.Array | np.ndarray:

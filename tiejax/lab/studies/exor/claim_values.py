@@ -1,19 +1,18 @@
 """Quantities compared by the claims about EXor, one value per seed: distances of pairs by table, losses and outcomes by arm."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
 
-import jax
 import numpy as np
 
 from tiejax.geometry.distances import fluctuation, log_distance
-from tiejax.lab.studies.exor.outcomes import THRESHOLDS, Events, first_passage, solves
-from tiejax.lab.studies.exor.symbols import Symbols
-from tiejax.lab.studies.exor.trajectories import TABLES, Trajectories, output_gap
+from tiejax.lab.studies.exor.task import EXor
+from tiejax.lab.studies.exor.trajectories import Events, Trajectories, first_passage, solves
 from tiejax.statistics.arms import ARMS, replace_diverged
 
-ByPair = Mapping[str, np.ndarray]
 UNTIED, TIED = (ARMS.index(name) for name in ("untied", "tied"))
+# Name of a table -> its place in a model, and the arm.
+TABLES = {"untied input": ("input", UNTIED), "untied output": ("output", UNTIED), "tied": ("input", TIED)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,110 +24,87 @@ class Setup:
     even and odd have no output embeddings that are trained.
     """
 
-    symbols: Symbols
+    task: EXor
     bayes_cross_entropy: float
     cycle: int
     output_bias: bool = False
     asked_only: bool = False
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class TableValues:
-    """Distances of each pair in one table, `[seed]` by pair; NaN for diverged members, except times.
-
-    Pairs are `zero`, `one` and `even_odd`; `holding` and `violating` are aliases for the pair for which DH holds and the pair
-    for which it fails, if they exist.
-    distance: final relative distance. passage: by threshold, the step of the first record with a smaller relative distance.
-    linear, log: how much the Euclidean distance, and its logarithm, change from record to record beyond what recurs with the
-    cycle (see `fluctuation`), over the last two cycles; None if the records do not divide a cycle, or cover less than two.
-    """
-
-    distance: ByPair
-    passage: Mapping[float, ByPair]
-    linear: ByPair | None
-    log: ByPair | None
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class RiskValues:
-    """Exact risks on the training split, `[arm, seed]`; a diverged member has the worst value and is not solved.
-
-    cross_entropy: final. gap: output distance of the violating pair, |e1 - e2| |h|, less its bound; None if there is no bound.
-    """
-
-    cross_entropy: np.ndarray
-    solved: np.ndarray
-    solve_time: np.ndarray
-    gap: np.ndarray | None
-
-
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """Quantities compared by the claims. risk: None if no exact risk was computed."""
+    """Quantities compared by the claims. diverged: whether each member did, `[arm, seed]`.
 
-    untied_input: TableValues
-    untied_output: TableValues
-    tied: TableValues
-    risk: RiskValues | None
+    Pairs are `zero`, `one` and `even_odd`; `holding` and `violating` are aliases for the pair for which DH holds and the pair
+    for which it fails, if they exist. Distances of a pair in one of `TABLES` are `[seed]`, NaN for diverged members. Risks are
+    exact ones on the training split, `[arm, seed]`; a diverged member has the worst value and is not solved.
+    """
+
+    runs: Trajectories
+    setup: Setup
+    diverged: np.ndarray
+
+    @functools.cached_property
+    def pairs(self) -> dict[str, str]:
+        """Every pair by its own name, and by its alias."""
+        aliases = {"holding": self.setup.task.holding, "violating": self.setup.task.violating}
+        return {pair: pair for pair in self.runs.relative["input"]} | {name: pair for name, pair in aliases.items() if pair}
+
+    def distance(self, table: str, pair: str) -> np.ndarray:
+        """Return the final relative distances of a pair in a table."""
+        place, arm = TABLES[table]
+        return np.where(self.diverged[arm], np.nan, self.runs.final(self.runs.relative[place][self.pairs[pair]])[arm])
+
+    def passage(self, table: str, pair: str, threshold: float) -> Events:
+        """Return when the relative distance is first below a threshold; diverged members count as never near."""
+        place, arm = TABLES[table]
+        found = first_passage(self.runs.steps, self.runs.relative[place][self.pairs[pair]][arm], threshold)
+        near = found.happened & ~self.diverged[arm]
+        return Events(near, np.where(near, found.time, self.runs.steps[-1]))
+
+    @functools.cached_property
+    def regular(self) -> tuple[np.ndarray, int] | None:
+        """The records whose fluctuation is measured, see `regular_records`."""
+        return regular_records(self.runs.steps, self.setup.cycle)
+
+    def fluctuation(self, scale: str, table: str, pair: str) -> np.ndarray:
+        """Return how much a distance changes from record to record beyond what recurs with the cycle, over the last two cycles.
+
+        The Euclidean distance (scale `linear`) or its logarithm (`log`); see `geometry.distances.fluctuation`.
+        """
+        assert self.regular is not None
+        (place, arm), (records, period) = TABLES[table], self.regular
+        late = self.runs.distance[place][self.pairs[pair]][arm][:, records]
+        return np.where(self.diverged[arm], np.nan, fluctuation(log_distance(late) if scale == "log" else late, period))
 
     @property
-    def of_risk(self) -> RiskValues:
-        """The exact risks of a run that has them."""
-        assert self.risk is not None
-        return self.risk
+    def exact(self) -> bool:
+        """Whether exact risks, which everything below needs, were computed."""
+        return "cross_entropy" in self.runs.exact
+
+    @functools.cached_property
+    def solved(self) -> Events:
+        """Which members solved the task and when."""
+        steps, losses = self.runs.exact_steps, self.runs.exact["cross_entropy"][..., 0]
+        found = solves(steps, losses, self.setup.bayes_cross_entropy, self.setup.cycle)
+        return Events(found.happened & ~self.diverged, np.where(self.diverged, steps[-1], found.time))
+
+    @functools.cached_property
+    def cross_entropy(self) -> np.ndarray:
+        """The final cross-entropy."""
+        return replace_diverged(self.runs.final(self.runs.exact["cross_entropy"], exact=True)[..., 0], self.diverged, "high")
 
     def cost(self) -> np.ndarray:
         """Return the cost of tying: cross-entropy, tied - untied."""
-        return np.asarray(self.of_risk.cross_entropy[TIED] - self.of_risk.cross_entropy[UNTIED])
+        return np.asarray(self.cross_entropy[TIED] - self.cross_entropy[UNTIED])
 
-    def gap(self, arm: int) -> np.ndarray:
-        """Return the gaps of an arm, less their bound."""
-        assert self.of_risk.gap is not None
-        return np.asarray(self.of_risk.gap[arm])
+    def gap(self, pair: str) -> np.ndarray:
+        """Return the final value of the smallest |e1 - e2| |h| over contexts, `[arm, seed]`.
 
-    def of_seeds(self, chosen: np.ndarray) -> "Values":
-        """Return the values of chosen seeds, a boolean mask."""
-        return jax.tree.map(lambda values: values[..., chosen], self)
-
-
-def values_of(runs: Trajectories, setup: Setup, diverged: np.ndarray) -> Values:
-    """Return the quantities compared by the claims. diverged: whether each member did, `[arm, seed]`."""
-    untied = {table: _table_values(runs, setup, diverged, table, UNTIED) for table in TABLES}
-    tied = _table_values(runs, setup, diverged, "input", TIED)
-    return Values(untied["input"], untied["output"], tied, _risk_values(runs, setup, diverged))
-
-
-def _table_values(runs: Trajectories, setup: Setup, diverged: np.ndarray, table: str, arm: int) -> TableValues:
-    relative, distance = runs.relative[table], runs.distance[table]
-    # name -> pair: every pair by its own name, and the aliases `holding` and `violating`.
-    names = {pair: pair for pair in relative}
-    names |= {name: pair for name in ("holding", "violating") if (pair := getattr(setup.symbols, name)) is not None}
-    gone = diverged[arm]
-    regular = regular_records(runs.steps, setup.cycle)
-
-    def fluctuations(log: bool) -> ByPair | None:
-        if regular is None:
-            return None
-        records, period = regular
-        found = {}
-        for pair, values in distance.items():
-            late = values[arm][:, records]
-            found[pair] = np.where(gone, np.nan, fluctuation(log_distance(late) if log else late, period))
-        return {name: found[pair] for name, pair in names.items()}
-
-    def passages(threshold: float) -> ByPair:
-        times = {pair: first_passage(runs.steps, values[arm], threshold).time for pair, values in relative.items()}
-        return {name: np.where(gone, runs.steps[-1], times[pair]) for name, pair in names.items()}
-
-    return TableValues(
-        distance={name: np.where(gone, np.nan, runs.final(relative[pair])[arm]) for name, pair in names.items()},
-        passage={threshold: passages(threshold) for threshold in THRESHOLDS},
-        linear=fluctuations(log=False),
-        log=fluctuations(log=True),
-    )
+        An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context in which the pair's bit is masked, hence
+        |e1 - e2| |h| >= |ln(p1 / p2)|. With more than two spellings, the likeliest and the least likely are compared.
+        """
+        return self.runs.final(self.runs.exact[f"gap_{self.pairs[pair]}"], exact=True)
 
 
 def regular_records(steps: np.ndarray, cycle: int) -> tuple[np.ndarray, int] | None:
@@ -141,24 +117,3 @@ def regular_records(steps: np.ndarray, cycle: int) -> tuple[np.ndarray, int] | N
         return None
     places, period = np.flatnonzero(steps % spacing == 0), cycle // spacing
     return (places[-(2 * period + 1) :], period) if len(places) > 2 * period else None
-
-
-def outcome(runs: Trajectories, setup: Setup, diverged: np.ndarray) -> Events | None:
-    """Return which members solved the task and when, `[arm, seed]`; None without exact risk. Diverged members did not."""
-    if "cross_entropy" not in runs.exact:
-        return None
-    losses = runs.exact["cross_entropy"][..., 0]
-    found = solves(runs.exact_steps, losses, setup.bayes_cross_entropy, setup.cycle)
-    return Events(found.happened & ~diverged, np.where(diverged, runs.exact_steps[-1], found.time))
-
-
-def _risk_values(runs: Trajectories, setup: Setup, diverged: np.ndarray) -> RiskValues | None:
-    solved = outcome(runs, setup, diverged)
-    if solved is None:
-        return None
-    final = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
-    over_bound = None
-    if setup.symbols.violating and not setup.output_bias:
-        bound, gap = output_gap(runs, setup.symbols)
-        over_bound = gap - bound
-    return RiskValues(replace_diverged(final, diverged, "high"), solved.happened, solved.time, over_bound)

@@ -13,7 +13,7 @@ relative distance. A claim's id is `claim/part`, where the part names the table,
     tying-costs                          tying costs cross-entropy: where a pair violates DH, or where both pairs obey it
     tying-free                           tying costs less than the margin: where no pair violates DH
     solved, solve-time                   how many models solve the task, and when
-    output-gap/ARM                       the output distance in solved models is above the theory's bound in the mean
+    output-gap/ARM                       the output distance in solved models is above the theory's bound on average
 
 The task decides which of them apply, and their sign: DH holds for a pair whose spellings are equally likely (`holding`) and
 fails for the others (`violating`). Where no pair violates DH, tying is claimed to help: more tied models solve the task, and
@@ -24,18 +24,16 @@ an outcome selects.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, ByPair, Setup, TableValues, Values
-from tiejax.lab.studies.exor.outcomes import THRESHOLDS
-from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN
+from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Values
+from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN, THRESHOLDS
 from tiejax.statistics.arms import ARMS, replace_undefined
-from tiejax.statistics.claims import Claim, Family, Goal, Kind
+from tiejax.statistics.claims import Claim, Goal, Kind
 
 NATS, SHARE, DISTANCE = 0.05, 0.05, 0.05  # margins
-OUTCOMES = ("solved", "solve-time")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +41,9 @@ class Statement:
     """A claim in words, with the paired differences that test it and the sign they have if it is true.
 
     `{holding}`, `{violating}`, `{bound}` and `{end}` are replaced by the bits of those pairs, by the bound of the gap and by
-    the last step. needs: what the task and the run must have for the claim to apply (see `present`). registered_if: what they
-    must have for it to be registered. among: the arm whose solved members it is about. kind, goal, unit, margin: as in `Claim`.
+    the last step. needs: what the task and the run must have for the claim to apply (see `present`). among: the arm whose
+    solved members it is about. outcome: whether it is about who solves the task, and when. kind, goal, unit, margin: as in
+    `Claim`.
     """
 
     id: str
@@ -53,8 +52,8 @@ class Statement:
     differences: Callable[[Values], np.ndarray]
     sign: int
     needs: tuple[str, ...] = ()
-    registered_if: tuple[str, ...] = ()
     among: int | None = None
+    outcome: bool = False
     kind: Kind = "mean"
     goal: Goal = "difference"
     unit: str = ""
@@ -66,15 +65,23 @@ def _semantic(bit: str) -> Statement:
         f"input-semantic/{bit}",
         f"Untied input table: the {bit} pair is nearer than symbols of different meaning.",
         f"the relative distance of the {bit} pair in the untied input table (less 1)",
-        lambda run: run.untied_input.distance[bit] - 1,
+        lambda run: run.distance("untied input", bit) - 1,
         sign=-1,
         needs=(bit,),
         margin=DISTANCE,
     )
 
 
-def _untied(run: Values, table: str) -> TableValues:
-    return run.untied_input if table == "input" else run.untied_output
+def _conflict(name: str, table: str) -> Statement:
+    return Statement(
+        name,
+        f"{table.capitalize()} table: the {{violating}} pair is farther apart than the {{holding}} pair.",
+        f"the relative distance in the {table} table ({{violating}} pair - {{holding}} pair)",
+        lambda run: run.distance(table, "violating") - run.distance(table, "holding"),
+        sign=1,
+        needs=("holding", "violating"),
+        margin=DISTANCE,
+    )
 
 
 def _passage(threshold: float, table: str) -> Statement:
@@ -83,7 +90,7 @@ def _passage(threshold: float, table: str) -> Statement:
         f"The {{holding}} pair comes within a relative distance of {threshold:g} sooner in the tied table than in the untied "
         f"{table} table.",
         f"the restricted mean time until the {{holding}} pair is nearer than {threshold:g} (tied - untied {table})",
-        lambda run: run.tied.passage[threshold]["holding"] - _untied(run, table).passage[threshold]["holding"],
+        lambda run: run.passage("tied", "holding", threshold).time - run.passage(f"untied {table}", "holding", threshold).time,
         sign=-1,
         needs=("holding",),
         kind="time",
@@ -92,49 +99,45 @@ def _passage(threshold: float, table: str) -> Statement:
 
 
 def _unstable(scale: str, table: str) -> Statement:
-    def of(values: TableValues) -> np.ndarray:
-        by_pair: ByPair = getattr(values, scale)
-        return by_pair["violating"]
-
     quantity = {"linear": "distance", "log": "ln distance"}[scale]
     return Statement(
         f"tied-unstable/{scale}/{table}",
         f"The {{violating}} pair's {quantity} changes more from record to record in the tied table than in the untied {table} "
         "table, beyond what recurs with the learning-rate cycle.",
         f"the mean |change of {quantity}| of the {{violating}} pair between records without the cycle (tied - untied {table})",
-        lambda run: of(run.tied) - of(_untied(run, table)),
+        lambda run: run.fluctuation(scale, "tied", "violating") - run.fluctuation(scale, f"untied {table}", "violating"),
         sign=1,
         needs=("violating", "fluctuation"),
     )
 
 
-def _solved(words: str, sign: int, needs: tuple[str, ...]) -> Statement:
-    return Statement(
-        "solved",
-        f"{words} tied than untied models come within {SOLVED_WITHIN} nat of the Bayes cross-entropy and stay there for a "
-        "whole cycle.",
-        "the share of models that solve the task (tied - untied)",
-        lambda run: run.of_risk.solved[TIED].astype(float) - run.of_risk.solved[UNTIED],
-        sign=sign,
-        needs=needs,
-        registered_if=("holding",),
-        kind="proportion",
-        margin=SHARE,
-    )
-
-
-def _solve_time(words: str, sign: int, needs: tuple[str, ...]) -> Statement:
-    return Statement(
-        "solve-time",
-        f"The mean time until the task is solved, or until the end of the run, is {words} for tied models.",
-        "the restricted mean time until the task is solved, cut at {end:,} (tied - untied)",
-        lambda run: run.of_risk.solve_time[TIED] - run.of_risk.solve_time[UNTIED],
-        sign=sign,
-        needs=needs,
-        registered_if=("holding",),
-        kind="time",
-        unit="steps",
-    )
+def _outcomes(more: str, longer: str, sign: int, needs: tuple[str, ...]) -> list[Statement]:
+    """Return the claims about who solves the task and when; sign: of the difference of times."""
+    return [
+        Statement(
+            "solved",
+            f"{more} tied than untied models come within {SOLVED_WITHIN} nat of the Bayes cross-entropy and stay there for a "
+            "whole cycle.",
+            "the share of models that solve the task (tied - untied)",
+            lambda run: run.solved.happened[TIED].astype(float) - run.solved.happened[UNTIED],
+            sign=-sign,
+            needs=needs,
+            outcome=True,
+            kind="proportion",
+            margin=SHARE,
+        ),
+        Statement(
+            "solve-time",
+            f"The mean time until the task is solved, or until the end of the run, is {longer} for tied models.",
+            "the restricted mean time until the task is solved, cut at {end:,} (tied - untied)",
+            lambda run: run.solved.time[TIED] - run.solved.time[UNTIED],
+            sign=sign,
+            needs=needs,
+            outcome=True,
+            kind="time",
+            unit="steps",
+        ),
+    ]
 
 
 def _costs(name: str, words: str, sign: int, needs: tuple[str, ...], goal: Goal = "difference") -> Statement:
@@ -148,7 +151,7 @@ def _gap(arm: int) -> Statement:
         f"output-gap/{name}",
         f"In solved {name} models the output distance of the {{violating}} pair times |h| is above {{bound:.3f}} in the mean.",
         f"the mean over solved {name} models of the smallest |e1 - e2| |h| over contexts (less {{bound:.3f}})",
-        lambda run: run.gap(arm),
+        lambda run: run.gap("violating")[arm] - run.setup.task.imbalance(run.pairs["violating"]),
         sign=1,
         needs=("violating", "bound"),
         among=arm,
@@ -156,31 +159,14 @@ def _gap(arm: int) -> Statement:
 
 
 STATEMENTS = (
-    _semantic("zero"),
-    _semantic("one"),
-    Statement(
-        "output-conditional",
-        "Untied output table: the {violating} pair is farther apart than the {holding} pair.",
-        "the relative distance in the untied output table ({violating} pair - {holding} pair)",
-        lambda run: run.untied_output.distance["violating"] - run.untied_output.distance["holding"],
-        sign=1,
-        needs=("holding", "violating"),
-        margin=DISTANCE,
-    ),
-    Statement(
-        "tied-conflict/{holding}-pair",
-        "Tied table: the {violating} pair is farther apart than the {holding} pair.",
-        "the relative distance in the tied table ({violating} pair - {holding} pair)",
-        lambda run: run.tied.distance["violating"] - run.tied.distance["holding"],
-        sign=1,
-        needs=("holding", "violating"),
-        margin=DISTANCE,
-    ),
+    *(_semantic(bit) for bit in ("zero", "one")),
+    _conflict("output-conditional", "untied output"),
+    _conflict("tied-conflict/{holding}-pair", "tied"),
     Statement(
         "tied-conflict/untied-input",
         "The {violating} pair is farther apart in the tied table than in the untied input table.",
         "the relative distance of the {violating} pair (tied - untied input)",
-        lambda run: run.tied.distance["violating"] - run.untied_input.distance["violating"],
+        lambda run: run.distance("tied", "violating") - run.distance("untied input", "violating"),
         sign=1,
         needs=("violating",),
         margin=DISTANCE,
@@ -191,7 +177,7 @@ STATEMENTS = (
         "output-reverse/output",
         "Untied output table: even and odd are nearer than symbols of different meaning.",
         "the relative distance of even and odd in the untied output table (less 1)",
-        lambda run: run.untied_output.distance["even_odd"] - 1,
+        lambda run: run.distance("untied output", "even_odd") - 1,
         sign=-1,
         needs=("trained-even-odd",),
         margin=DISTANCE,
@@ -200,7 +186,7 @@ STATEMENTS = (
         "output-reverse/input",
         f"Untied input table: even and odd are not nearer than symbols of different meaning, by {DISTANCE:g} or more.",
         "the relative distance of even and odd in the untied input table (less 1)",
-        lambda run: run.untied_input.distance["even_odd"] - 1,
+        lambda run: run.distance("untied input", "even_odd") - 1,
         sign=1,
         goal="non-inferiority",
         margin=DISTANCE,
@@ -209,7 +195,7 @@ STATEMENTS = (
         "output-reverse/tied",
         "Even and odd are farther apart in the tied table than in the untied output table.",
         "the relative distance of even and odd (tied - untied output)",
-        lambda run: run.tied.distance["even_odd"] - run.untied_output.distance["even_odd"],
+        lambda run: run.distance("tied", "even_odd") - run.distance("untied output", "even_odd"),
         sign=1,
         needs=("trained-even-odd",),
         margin=DISTANCE,
@@ -223,63 +209,69 @@ STATEMENTS = (
         ("no-violating", "risk"),
         goal="non-inferiority",
     ),
-    _solved("Where DH fails for a pair, fewer", -1, ("violating", "risk")),
-    _solved("Where DH fails for no pair of spellings, more", 1, ("no-violating", "risk")),
-    _solve_time("longer", 1, ("violating", "risk")),
-    _solve_time("shorter", -1, ("no-violating", "risk")),
-    _gap(UNTIED),
-    _gap(TIED),
+    *_outcomes("Where DH fails for a pair, fewer", "longer", 1, ("violating", "risk")),
+    *_outcomes("Where DH fails for no pair of spellings, more", "shorter", -1, ("no-violating", "risk")),
+    *(_gap(arm) for arm in (UNTIED, TIED)),
 )
 
 
-def present(values: Values, setup: Setup) -> set[str]:
+def present(values: Values) -> set[str]:
     """Return what the task and the run have, as named by `Statement.needs`.
 
     Pairs (`zero`, `one`, `even_odd`), `holding` and `violating`; `no-violating`: there are pairs, and DH holds for all of them;
     `both-hold`: it holds for two; `risk`: exact risk; `bound`: a bound on the gap; `fluctuation`: at least two cycles of evenly
     spaced records; `trained-even-odd`: even and odd are outcomes of the model.
     """
-    pairs = set(values.tied.distance)
+    pairs = set(values.pairs)
     holds = "violating" not in pairs and "holding" in pairs
     facts = {
         "no-violating": holds,
         "both-hold": holds and {"zero", "one"} <= pairs,
-        "risk": values.risk is not None,
-        "bound": values.risk is not None and values.risk.gap is not None,
-        "fluctuation": values.tied.linear is not None,
-        "trained-even-odd": not setup.asked_only,
+        "risk": values.exact,
+        "bound": values.exact and not values.setup.output_bias,
+        "fluctuation": values.regular is not None,
+        "trained-even-odd": not values.setup.asked_only,
     }
     return pairs | {name for name, found in facts.items() if found}
 
 
-def claims(values: Values, setup: Setup, end: int) -> list[Claim]:
-    """Return the claims that apply to the task, with their paired differences over seeds.
+Tested = Sequence[tuple[Statement, np.ndarray]]
 
-    Distances are relative, final values are means over the last whole cycle, and risks are exact on the training split. In a
-    comparison of distances a diverged member counts against the claim; losses and times of diverged members are the worst ones.
 
-    Args:
-        values: the quantities compared.
-        setup: task and models.
-        end: the last step.
+def tested(values: Values) -> Tested:
+    """Return the statements that apply to the task and the run, with their paired differences over seeds.
+
+    Distances are relative, final values are means over the last whole cycle, and risks are exact on the training split.
     """
-    found = present(values, setup)
-    return [_claim(statement, values, setup, end, found) for statement in STATEMENTS if found.issuperset(statement.needs)]
+    found = present(values)
+    return [(statement, statement.differences(values)) for statement in STATEMENTS if found.issuperset(statement.needs)]
 
 
-def _claim(statement: Statement, values: Values, setup: Setup, end: int, found: set[str]) -> Claim:
-    symbols = setup.symbols
+def claims(values: Values, applicable: Tested) -> list[Claim]:
+    """Return the claims of the statements that apply.
+
+    In a comparison of distances a diverged member counts against the claim; losses and times of diverged members are the worst
+    ones.
+    """
+    every = np.ones(values.diverged.shape[1], bool)
+    return [_claim(values, statement, differences, every) for statement, differences in applicable]
+
+
+def _claim(values: Values, statement: Statement, differences: np.ndarray, chosen: np.ndarray) -> Claim:
+    """Return the claim about the chosen seeds, a boolean mask."""
+    task, solved = values.setup.task, values.solved.happened[:, chosen] if values.exact else None
     named = {
-        "holding": symbols.holding,
-        "violating": symbols.violating,
-        "bound": symbols.imbalance(symbols.violating or "zero"),
-        "end": end,
+        "holding": task.holding,
+        "violating": task.violating,
+        "bound": task.imbalance(task.violating or "zero"),
+        "end": int(values.runs.steps[-1]),
     }
-    family: Family = "registered" if found.issuperset(statement.registered_if) else "exploratory"
-    differences = replace_undefined(statement.differences(values), statement.sign)
-    if statement.among is not None:
-        differences = differences[values.of_risk.solved[statement.among]]
-    solved = values.of_risk.solved if statement.kind == "proportion" else None
+    differences = replace_undefined(differences[chosen], statement.sign)
+    outcomes = None
+    if solved is not None and statement.among is not None:
+        differences = differences[solved[statement.among]]
+    if solved is not None and statement.kind == "proportion":
+        outcomes = solved[TIED], solved[UNTIED]
     return Claim(
         statement.id.format(**named),
         statement.words.format(**named),
@@ -288,10 +280,10 @@ def _claim(statement: Statement, values: Values, setup: Setup, end: int, found: 
         statement.sign,
         statement.kind,
         statement.goal,
-        family,
+        "exploratory" if statement.outcome and task.holding is None else "registered",
         statement.unit,
         statement.margin,
-        None if solved is None else (solved[TIED], solved[UNTIED]),
+        outcomes,
     )
 
 
@@ -300,7 +292,7 @@ def exploratory(among: Iterable[Claim]) -> list[Claim]:
     return [dataclasses.replace(claim, family="exploratory") for claim in among]
 
 
-def claims_among_solved(values: Values, setup: Setup, end: int) -> list[Claim]:
+def claims_among_solved(values: Values, applicable: Tested) -> list[Claim]:
     """Return the claims about the seeds whose models both solved the task, except those about solving, all exploratory."""
-    both = np.asarray(values.of_risk.solved.all(0))
-    return exploratory(claim for claim in claims(values.of_seeds(both), setup, end) if claim.id not in OUTCOMES)
+    both = np.asarray(values.solved.happened.all(0))
+    return exploratory(_claim(values, *each, both) for each in applicable if not each[0].outcome)

@@ -27,8 +27,8 @@ class Contexts:
     """
 
     tokens: Int[np.ndarray, "contexts length"]
-    position: Int[np.ndarray, "contexts"]
-    bit: Int[np.ndarray, "contexts"]
+    position: Int[np.ndarray, " contexts"]
+    bit: Int[np.ndarray, " contexts"]
     weight: Float[np.ndarray, "splits contexts"]
     target: Float[np.ndarray, "contexts vocabulary"]
 
@@ -132,13 +132,13 @@ def _spelled(task: EXor, bit: str, size: int) -> Iterator[tuple[tuple[int, ...],
         yield symbols, ways * math.prod(task.probability[s] for s in symbols)
 
 
-def over_all_strings(task: EXor, contexts: Contexts) -> Float[np.ndarray, "contexts"]:
+def over_all_strings(task: EXor, contexts: Contexts) -> Float[np.ndarray, " contexts"]:
     """Return the expected number of occurrences of each context in one visit to every string of every split."""
     strings = np.array([len(rows) for rows in split(task.bits).values()])
     return np.asarray(strings @ np.nan_to_num(contexts.weight))
 
 
-def asking_pairs(task: EXor, contexts: Contexts) -> dict[str, tuple[tuple[int, int], Float[np.ndarray, "contexts"]]]:
+def asking_pairs(task: EXor, contexts: Contexts) -> dict[str, tuple[tuple[int, int], Float[np.ndarray, " contexts"]]]:
     """Return, for each bit with at least two used spellings, its likeliest and least likely symbol, and context probabilities.
 
     These are the probabilities of each context given that the bit is masked, over all strings of all splits.

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.studies.exor.analysis import analyse
-from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Setup, outcome
+from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Setup
 from tiejax.lab.studies.exor.claims import NATS
 from tiejax.lab.studies.exor.plateaus import Level
-from tiejax.statistics.arms import ARMS, diverged_members, replace_diverged, select_seeds
+from tiejax.statistics.arms import ARMS, select_seeds
 from tiejax.statistics.claims import Claim, assess
 
 
@@ -33,7 +33,6 @@ class Responses:
 
     doses: np.ndarray
     bound: np.ndarray
-    seeds: np.ndarray
     gap: np.ndarray
     excess: np.ndarray
     solved: np.ndarray
@@ -49,8 +48,6 @@ def slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def analyse_doses(
     metrics: Mapping[str, np.ndarray],
-    member_dose: np.ndarray,
-    doses: Sequence[float],
     setups: Sequence[Setup],
     levels: Sequence[Sequence[Level]],
     scratch: Path | None = None,
@@ -61,30 +58,24 @@ def analyse_doses(
 
     Args:
         metrics: the arrays of metrics.npz; the seed axis holds all seeds of the first dose, then of the next.
-        member_dose: index of the dose at each position of that axis.
-        doses: p of each dose.
         setups: task and models, by dose.
         levels: plateaus of the task, by dose.
         scratch: as in `trajectories`.
     """
+    doses, per_dose = [setup.task.zero[0] for setup in setups], len(metrics["seeds"]) // len(setups)
     entries, gaps, excesses, solved, all_diverged = [], [], [], [], []
-    for number, dose in enumerate(doses):
-        first, last = np.flatnonzero(member_dose == number)[[0, -1]]
-        selected, setup = select_seeds(metrics, slice(first, last + 1)), setups[number]
-        body, runs = analyse(selected, setup, levels[number], scratch, registered=False)
+    for number, (dose, setup) in enumerate(zip(doses, setups, strict=True)):
+        selected = select_seeds(metrics, slice(number * per_dose, (number + 1) * per_dose))
+        body, values = analyse(selected, setup, levels[number], scratch, registered=False)
         entries.append({"p": dose, "bayes_cross_entropy": setup.bayes_cross_entropy, **body})
-        diverged, _ = diverged_members(selected)
-        loss = runs.final(runs.exact["cross_entropy"], exact=True)[..., 0]
-        excesses.append(replace_diverged(loss - setup.bayes_cross_entropy, diverged, "high"))
-        gaps.append(np.where(diverged, np.nan, runs.final(runs.exact["gap_zero"], exact=True)))
-        events = outcome(runs, setup, diverged)
-        assert events is not None  # settings refuse doses without exact risk
-        solved.append(events.happened)
-        all_diverged.append(diverged)
+        excesses.append(values.cross_entropy - setup.bayes_cross_entropy)  # settings refuse doses without exact risk
+        gaps.append(np.where(values.diverged, np.nan, values.gap("zero")))
+        solved.append(values.solved.happened)
+        all_diverged.append(values.diverged)
     bound = np.array([abs(math.log(dose / (1 - dose))) for dose in doses])
-    seeds = metrics["seeds"][member_dose == 0]
+    seeds = metrics["seeds"][:per_dose]
     stacked = np.array(gaps), np.array(excesses), np.array(solved)
-    responses = Responses(np.array(doses), bound, seeds, *stacked, bounded=not setups[0].output_bias)
+    responses = Responses(np.array(doses), bound, *stacked, bounded=not setups[0].output_bias)
     with_diverged = np.array(all_diverged).any((0, 1))
     return {
         "doses": entries,

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int
 
 from tiejax import training
 from tiejax.lab.studies.exor import multisets
-from tiejax.lab.studies.exor.batches import MaskedSequences, SequenceSampler
+from tiejax.lab.studies.exor.batches import MaskedSequences, sequences
 from tiejax.lab.studies.exor.contexts import Contexts
 from tiejax.lab.studies.exor.multisets import MaskedMultisets, MultisetSampler
 from tiejax.lab.studies.exor.task import EXor
@@ -56,16 +56,15 @@ class PlainEngine:
         """Return the sampler of batches of these strings."""
         if not self.ordered:
             return MultisetSampler(self.tasks, rows, batch_size).sequences
-        sampler = SequenceSampler(self.tasks[0], rows, batch_size)
-        return lambda data_key, order_key, step, task: sampler.batch(data_key, order_key, step)
+        return lambda data_key, order_key, step, task: sequences(self.tasks[0], rows, batch_size, data_key, order_key, step)
 
-    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, "batch"]) -> MaskedSequences:
+    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, " batch"]) -> MaskedSequences:
         """Return the batch of outcomes drawn earlier by `sampler.outcomes`, in this engine's representation."""
         return sampler.sequences_of(outcomes)
 
-    def take(self, sequences: MaskedSequences) -> MaskedSequences:
+    def take(self, visits: MaskedSequences) -> MaskedSequences:
         """Return a batch of sequences in this engine's representation."""
-        return sequences
+        return visits
 
     def loss(self, params: PyTree, batch: MaskedSequences, key: jax.Array | None) -> tuple[Float[Array, ""], Metrics]:
         """Return loss and metrics of a batch. key: for dropout, or None to disable it."""
@@ -106,11 +105,11 @@ class FastEngine:
     def sampler(self, rows: Int[np.ndarray, "strings bits"], batch_size: int | None) -> Sample:
         return MultisetSampler(self.tasks, rows, batch_size).multisets
 
-    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, "batch"]) -> MaskedMultisets:
+    def of_outcomes(self, sampler: MultisetSampler, outcomes: Int[Array, " batch"]) -> MaskedMultisets:
         return sampler.multisets_of(outcomes)
 
-    def take(self, sequences: MaskedSequences) -> MaskedMultisets:
-        return multisets.count(sequences, self.tasks[0].vocabulary)
+    def take(self, visits: MaskedSequences) -> MaskedMultisets:
+        return multisets.count(visits, self.tasks[0].vocabulary)
 
     def loss(self, params: PyTree, batch: MaskedMultisets, key: jax.Array | None) -> tuple[Float[Array, ""], Metrics]:
         logits = multiset.logits(self.model, params, batch.counts, self.tasks[0].mask, self.product)

@@ -80,15 +80,6 @@ def make_optimizer(settings: Settings, counts: Literal["all", "leaf"] = "all") -
     )
 
 
-def outcomes_ahead(settings: Settings, sampler: MultisetSampler) -> DrawAhead:
-    """Return the source that draws the outcomes of several batches at once; the tasks need alias tables."""
-
-    def draw(seed_key: SeedKey, step: jax.Array) -> jax.Array:
-        return sampler.outcomes(*data_keys(seed_key), step, seed_key.condition)
-
-    return DrawAhead(draw, steps_ahead(settings))
-
-
 def steps_ahead(settings: Settings) -> int:
     """Return the number of steps whose batches are drawn at once.
 
@@ -130,6 +121,9 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
             return sample_train(*data_keys(seed_key), step, seed_key.condition)
         return engine.of_outcomes(sampler, drawn)
 
+    def draw(seed_key: SeedKey, step: jax.Array) -> jax.Array:
+        return sampler.outcomes(*data_keys(seed_key), step, seed_key.condition)
+
     measures = Measures(engine, engine.sampler(strings["train"], None), strings["validation"])
     recorders = {"record": Recorder(settings.record_every, measures)}
     if count_contexts(task, settings.ordered) <= MAX_CONTEXTS:
@@ -148,7 +142,7 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
         precision=settings.matmul_precision,
         members=training.Vmapped(seeds_at_once(settings, arms=2) if platform == "cpu" else None),
         xla_options={"cpu": CPU_OPTIONS.get(settings.model, {}), "gpu": GRAPH_LOOPS if settings.graph_loops else {}},
-        source=outcomes_ahead(settings, sampler) if draws_ahead else None,
+        source=DrawAhead(draw, steps_ahead(settings)) if draws_ahead else None,
         records_per_chunk=sizes.records_per_chunk(settings, arms=2),
     )
 
@@ -168,15 +162,15 @@ def seeds_at_once(settings: Settings, arms: int) -> int | None:
 
 def by_split(records: Records) -> Records:
     """Return records whose exact risks `[record, seed, arm, split]` are fields of their own, such as `cross_entropy/train`."""
-    return {recorder: dict(_fields_by_split(fields)) for recorder, fields in records.items()}
 
+    def split_fields(fields: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+        for field, values in fields.items():
+            if field in ("accuracy", "cross_entropy"):
+                yield from ((f"{field}/{name}", values[..., place]) for place, name in enumerate(SPLITS))
+            else:
+                yield field, values
 
-def _fields_by_split(fields: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    for field, values in fields.items():
-        if field in ("accuracy", "cross_entropy"):
-            yield from ((f"{field}/{name}", values[..., place]) for place, name in enumerate(SPLITS))
-        else:
-            yield field, values
+    return {recorder: dict(split_fields(fields)) for recorder, fields in records.items()}
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -10,8 +11,8 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.uses import plot_uses
-from tiejax.lab.studies.exor.plateau_figures import plot_plateaus
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.plateaus import NONE, Level, assign
+from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.trajectories import BLOCK, TABLES, Trajectories
 from tiejax.statistics.arms import ARMS
 
@@ -19,24 +20,21 @@ PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures
 MOST_PAIRS = 105  # panels of one figure: 15 rows of 7
 SAMPLED = {"cross_entropy": "loss", "accuracy": "accuracy"}  # names of the sampled values in metrics.npz
 MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
+LEAST_SHARE = 0.02  # plateaus that never hold so many members of an arm are drawn as one
+RARE = "rarer plateaus"
 
 ByTable = Mapping[str, Mapping[str, np.ndarray]]  # table -> pair -> [arm, seed, record]
 
 
-def _panels(values: ByTable, labels: Mapping[str, str]) -> dict[str, dict[str, np.ndarray]]:
-    return {
-        title: {label: values[table][pair][arm] for pair, label in labels.items()} for title, (table, arm) in PANELS.items()
-    }
-
-
-def _colours(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return colours by label; a pair has the same colour in all runs and arms."""
-    return {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
+def _panels(values: ByTable, labels: Mapping[str, str]) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
+    """Return the curves of the three panels, and colours, by label; a pair has the same colour in all runs and arms."""
+    panels = {title: {labels[pair]: values[table][pair][arm] for pair in labels} for title, (table, arm) in PANELS.items()}
+    return panels, {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
 
 
 def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, str], published_first: bool) -> list[Plot]:
     """Plot the paper's three panels, with every seed and in the paper's style. labels: pair -> its label."""
-    panels, colours = _panels(distance, labels), _colours(labels)
+    panels, colours = _panels(distance, labels)
     every_seed = Plot(
         "distance",
         "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
@@ -52,13 +50,13 @@ def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, st
 
 def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mapping[str, str]) -> Plot:
     """Plot the relative distances of the pairs, and of even and odd, for every seed."""
-    groups = {**labels, "even_odd": "even and odd"}
+    panels, colours = _panels(relative, {**labels, "even_odd": "even and odd"})
     return Plot(
         "relative_distance",
         "Relative distance: distance divided by the mean distance between spellings of 0 and spellings of 1 in the same table "
         "(dotted: 1), which removes the shrinking of whole tables by weight decay. Even and odd differ in meaning, but neither "
         "is ever predicted: the reverse violation of the distributional hypothesis.",
-        plot_three_panels(steps, _panels(relative, groups), "relative distance", _colours(groups), relative=True),
+        plot_three_panels(steps, panels, "relative distance", colours, relative=True),
     )
 
 
@@ -156,16 +154,48 @@ def plot_final_values(
     )
 
 
-def pair_label(bit: str, imbalance: float) -> str:
-    """Return the label of a pair: its bit, and whether its spellings are equally likely (imbalance 0)."""
-    return f"{bit} pair (DH {'holds' if imbalance < 1e-9 else 'fails'})"
+def plot_plateaus(steps: np.ndarray, losses: Mapping[str, np.ndarray], levels: Sequence[Mapping[str, Any]]) -> Plot:
+    """Plot the share of members on each plateau at every record.
+
+    losses: exact cross-entropy on the training split, `[seed, record]` by arm. levels: as in `plateaus` of results.json.
+    """
+    by_loss = [Level(level["knows"], level["loss"]) for level in levels]
+    on = {name: assign(values, by_loss) for name, values in losses.items()}
+    shares = {
+        name: np.stack([(places == level).mean(0) for level in (*range(len(by_loss)), -1)]) for name, places in on.items()
+    }
+    drawn = [place for place in range(len(by_loss)) if max(share[place].max() for share in shares.values()) >= LEAST_SHARE]
+    return Plot(
+        "plateaus",
+        "Share of the models on each plateau of the exact loss over training. A plateau is the loss of a predictor that knows "
+        "only what the legend says, computed from the task; a model is on the nearest one within .03 nat. Parity: the last "
+        "symbol; set bits and others: the numbers of visible symbols that spell 1 and 0.",
+        _plot_shares(steps, shares, by_loss, drawn),
+    )
+
+
+def _plot_shares(steps: np.ndarray, shares: Mapping[str, np.ndarray], by_loss: Sequence[Level], drawn: Sequence[int]) -> Figure:
+    """Stack the shares of the drawn plateaus by ascending loss, those of rarer ones, and those on none."""
+    figure, axes = figures.new_figure(1, len(shares), 4.6 * len(shares), 4.4, share_y=True)
+    rare = [place for place in range(len(by_loss)) if place not in drawn]
+    labels = [*(f"{by_loss[place].loss:.2f}: {by_loss[place].knows}" for place in drawn), *([RARE] if rare else []), NONE]
+    ramp = mpl.colormaps["viridis"](np.linspace(1, 0, max(len(drawn), 2)))[: len(drawn)]
+    colours = [*ramp, *(["#b0b0b0"] if rare else []), "#e4e4e4"]
+    for panel, (name, share) in zip(axes[0], shares.items(), strict=True):
+        parts = [*share[list(drawn)], *([share[rare].sum(0)] if rare else []), share[-1]]
+        panel.stackplot(steps, parts, labels=labels, colors=colours, linewidth=0)
+        panel.set_title(name)
+        panel.set_xlim(steps[0], steps[-1] if len(steps) > 1 else steps[0] + 1)
+        figures.thousands(panel)
+        figures.percentages(panel)
+    figures.legend_below(figure, axes[0, 0], columns=2)
+    return figure
 
 
 def plot_all(
     metrics: Mapping[str, np.ndarray],
     runs: Trajectories,
-    symbols: Symbols,
-    names: Sequence[str],
+    task: EXor,
     use_rows: Sequence[Mapping[str, Any]],
     bayes: Mapping[str, Mapping[str, float]],
     published_first: bool,
@@ -173,28 +203,23 @@ def plot_all(
 ) -> list[Plot]:
     """Plot all figures of a run in the order of its report.
 
-    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. names: the symbols' names. use_rows,
-    plateaus: `uses` and `plateaus` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
+    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. use_rows, plateaus: `uses` and
+    `plateaus` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
     """
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
-    labels = {bit: pair_label(bit, symbols.imbalance(bit)) for bit in ("zero", "one") if bit in runs.distance["input"]}
+    shown = [bit for bit in ("zero", "one") if bit in runs.distance["input"]]
+    labels = {bit: f"{bit} pair (DH {'holds' if task.imbalance(bit) < 1e-9 else 'fails'})" for bit in shown}
     exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {name: metrics[f"validation_redrawn_{field}"][:, finite] for name, field in SAMPLED.items()}
     relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
+    losses = dict(zip(ARMS, runs.exact["cross_entropy"][..., 0], strict=True)) if plateaus else {}
     tables = {table: metrics[f"distance_{table}"][..., :MOST_PAIRS] for table in TABLES}
     return [
         *(plot_distances(runs.steps, runs.distance, labels, published_first) if labels else []),
         plot_relative_distances(runs.steps, runs.relative, labels),
         plot_learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
-        *_plot_plateaus(runs, plateaus),
+        *([] if plateaus is None else [plot_plateaus(runs.exact_steps, losses, plateaus["levels"])]),
         plot_final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
-        plot_all_distances(runs.steps, tables, finite, metrics["pairs"], names),
-        plot_uses(metrics, names, use_rows, finite),
+        plot_all_distances(runs.steps, tables, finite, metrics["pairs"], task.names),
+        plot_uses(metrics, task.names, use_rows, finite),
     ]
-
-
-def _plot_plateaus(runs: Trajectories, plateaus: Mapping[str, Any] | None) -> list[Plot]:
-    if plateaus is None:
-        return []
-    losses = dict(zip(ARMS, runs.exact["cross_entropy"][..., 0], strict=True))
-    return [plot_plateaus(runs.exact_steps, losses, plateaus["levels"])]

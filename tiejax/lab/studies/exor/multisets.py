@@ -18,10 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, UInt32
 
-from tiejax.lab.studies.exor.alias_table import WORD_BITS, alias_table
-from tiejax.lab.studies.exor.batches import MaskedSequences, visit, visited
+from tiejax.lab.studies.exor.batches import MaskedSequences, sequences, visited
 from tiejax.lab.studies.exor.contexts import MAX_OUTCOMES, all_contexts, most_outcomes, over_all_strings
 from tiejax.lab.studies.exor.task import EXor
+
+WORD_BITS = 32
 
 
 class MaskedMultisets(NamedTuple):
@@ -51,7 +52,7 @@ class MultisetSampler:
     """Visits to a set of strings, for a model without positions. Batches are functions of keys, step and task index.
 
     tasks: the distributions to sample from, by index; they must use the same symbols.
-    batch_size: as in `batches.SequenceSampler`.
+    batch_size: as in `batches.sequences`.
     Raises ValueError if the tasks use different symbols, or if there are several and a string has more than 1,024 outcomes.
     (A single such task is sampled string by string and counted.)
     """
@@ -77,11 +78,10 @@ class MultisetSampler:
     ) -> MaskedSequences:
         """Return the batch of a step as sequences: of each multiset, the representative that starts with the mask."""
         if not self.tabled:
-            strings = jnp.asarray(self.rows)[visited(len(self.rows), self.batch_size, order_key, step)]
-            return visit(self.tasks[0], strings, jax.random.fold_in(data_key, step))
+            return sequences(self.tasks[0], self.rows, self.batch_size, data_key, order_key, step)
         return self.sequences_of(self.outcomes(data_key, order_key, step, task))
 
-    def sequences_of(self, outcomes: Int[Array, "batch"]) -> MaskedSequences:
+    def sequences_of(self, outcomes: Int[Array, " batch"]) -> MaskedSequences:
         """Return outcomes as sequences."""
         context, target = self.context_and_target(outcomes)
         return MaskedSequences(jnp.asarray(self._tables.tokens)[context], jnp.zeros_like(context), target)
@@ -94,7 +94,7 @@ class MultisetSampler:
             return count(self.sequences(data_key, order_key, step, task), self.tasks[0].vocabulary)
         return self.multisets_of(self.outcomes(data_key, order_key, step, task))
 
-    def multisets_of(self, outcomes: Int[Array, "batch"]) -> MaskedMultisets:
+    def multisets_of(self, outcomes: Int[Array, " batch"]) -> MaskedMultisets:
         """Return outcomes as multisets."""
         (context, target), vocabulary = self.context_and_target(outcomes), self.tasks[0].vocabulary
         counts, size = jnp.asarray(self._tables.counts), len(context)
@@ -109,7 +109,7 @@ class MultisetSampler:
 
     def outcomes(
         self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
-    ) -> Int[Array, "batch"]:
+    ) -> Int[Array, " batch"]:
         """Return the outcome of each visit of a step's batch as an integer; the tasks need alias tables."""
         tables = self._tables
         zeros_of_string = self.rows.shape[1] - self.rows.sum(1)
@@ -121,7 +121,7 @@ class MultisetSampler:
         is_alias = (word & np.uint32(2**low_bits - 1)) >= jnp.asarray(tables.threshold).ravel()[cell]
         return jnp.asarray(tables.outcome).ravel()[2 * cell + is_alias]
 
-    def context_and_target(self, outcomes: Int[Array, "batch"]) -> tuple[Int[Array, "batch"], Int[Array, "batch"]]:
+    def context_and_target(self, outcomes: Int[Array, " batch"]) -> tuple[Int[Array, " batch"], Int[Array, " batch"]]:
         """Return the context index and the target of each outcome."""
         return outcomes // self.tasks[0].vocabulary, outcomes % self.tasks[0].vocabulary
 
@@ -155,3 +155,42 @@ def _tables(tasks: Sequence[EXor]) -> _Tables:
             codes[: len(context)] = context * task.vocabulary + target
             outcome[number, zeros] = np.stack([codes, codes[alias]], axis=1)
     return _Tables(threshold, outcome, contexts.tokens, occurrences(contexts.tokens, first.vocabulary))
+
+
+def alias_table(
+    probability: Float[np.ndarray, " outcomes"], cells: int
+) -> tuple[UInt32[np.ndarray, " cells"], Int[np.ndarray, " cells"]]:
+    """Return an alias table (Walker, 1977; Vose, 1991), which samples from a discrete distribution by two look-ups per word.
+
+    The high bits of a 32-bit word choose a cell k. Low bits below the cell's threshold select outcome k, others its alias.
+    Probabilities are multiples of 2^-32.
+
+    cells: a power of two, at least the number of outcomes; otherwise raises ValueError.
+    """
+    if cells & (cells - 1) or cells < len(probability):
+        raise ValueError(f"cells: expected a power of two >= {len(probability)}, got {cells}")
+    words = _words(probability, cells)
+    size = 2**WORD_BITS // cells
+    threshold, alias = np.full(cells, size), np.arange(cells)
+    small = [k for k in range(cells) if words[k] < size]
+    large = [k for k in range(cells) if words[k] > size]
+    while small:
+        poor, rich = small.pop(), large[-1]
+        threshold[poor], alias[poor] = words[poor], rich
+        words[rich] -= size - words[poor]
+        if words[rich] <= size:
+            large.pop()
+        if words[rich] < size:
+            small.append(rich)
+    # `size` itself may not fit in 32 bits; where the alias is the cell itself, `size - 1` is equivalent.
+    return np.minimum(threshold, size - 1).astype(np.uint32), np.where(threshold == size, np.arange(cells), alias)
+
+
+def _words(probability: np.ndarray, cells: int) -> np.ndarray:
+    """Return the number of 32-bit words for each outcome: rounded down, the remaining words given to the largest remainders."""
+    exact = np.zeros(cells)
+    exact[: len(probability)] = probability / probability.sum() * 2.0**WORD_BITS
+    words = np.floor(exact).astype(np.int64)
+    left = 2**WORD_BITS - int(words.sum())
+    words[np.argsort(words - exact, kind="stable")[:left]] += 1
+    return words

@@ -21,12 +21,10 @@ from tiejax.lab.reporting.sections import (
 )
 from tiejax.lab.reporting.uses import uses_table
 from tiejax.lab.reporting.words import count_and_share, count_true, counted, interval_words, number, share
-from tiejax.lab.studies.exor.outcomes import THRESHOLDS
-from tiejax.lab.studies.exor.plateaus import level_name
-from tiejax.lab.studies.exor.price_arms import changes
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.plateaus import NONE
+from tiejax.lab.studies.exor.settings import changes
 from tiejax.lab.studies.exor.task import EXor
-from tiejax.lab.studies.exor.trajectories import TABLES
+from tiejax.lab.studies.exor.trajectories import TABLES, THRESHOLDS
 from tiejax.statistics.arms import ARMS
 
 QUESTION = (
@@ -43,14 +41,14 @@ DIGIT = {"zero": "0", "one": "1"}
 
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the page's question, then the counts of verdicts and of solved models."""
-    symbols = Symbols.of(EXor(results["bits"], tuple(results["zero"]), tuple(results["one"])))
+    task = EXor(results["bits"], tuple(results["zero"]), tuple(results["one"]))
     costs, solving = ("tying-free", "tying-costs"), ("solved", "solve-time")
-    if symbols.violating:
-        bit = symbols.violating
+    if task.violating:
+        bit = task.violating
         lead = f"DH fails for the pair of spellings of {DIGIT[bit]}, which are not equally likely."
         answer = openings(results["claims"], [f"input-semantic/{bit}", "tied-conflict/untied-input", *costs, *solving], lead)
     else:
-        bit = symbols.holding or "one"
+        bit = task.holding or "one"
         lead = "DH fails for no pair of spellings: spellings of a bit that both occur are equally likely."
         passage = [f"first-passage/{threshold:g}/input" for threshold in THRESHOLDS]
         answer = openings(results["claims"], [f"input-semantic/{bit}", *passage, *costs, *solving], lead)
@@ -92,7 +90,6 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     ]
     headings = ["seed", *(f"{titles[name]}: {arm}" for name in columns for arm in ARMS)]
     return {
-        **_losses(results),
         **_outcomes(results),
         **_passages(results),
         **_plateaus(results),
@@ -103,24 +100,18 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     }
 
 
-def _losses(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the table of losses and Bayes losses, if exact risks were computed."""
-    if not results["solved"]:
-        return {}
-    bayes = results["bayes"]["splits"]["train"]["cross_entropy"]
-    rows = []
-    for arm in ARMS:
-        losses = np.array(results["final"][arm]["exact_cross_entropy"]["train"], float)
-        finite = losses[np.isfinite(losses)]
-        mean, median = (f"{summary(finite):.4f}" if len(finite) else "-" for summary in (np.mean, np.median))
-        rows.append([arm, mean, median, f"{bayes:.4f}", count_true(results["solved"][arm])])
-    return {LOSSES: (["models", "cross-entropy (nats), mean", "median", "Bayes", "solved"], rows)}
-
-
 def _outcomes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return the table of outcomes by arm with the 95 % interval of their difference, if exact risks were computed."""
+    """Return, if exact risks were computed, the tables of losses and Bayes losses, and of outcomes with the 95 % interval of
+    their difference, by arm.
+    """
     if not results["solved"]:
         return {}
+    bayes, losses = results["bayes"]["splits"]["train"]["cross_entropy"], []
+    for arm in ARMS:
+        values = np.array(results["final"][arm]["exact_cross_entropy"]["train"], float)
+        finite = values[np.isfinite(values)]
+        mean, median = (f"{summary(finite):.4f}" if len(finite) else "-" for summary in (np.mean, np.median))
+        losses.append([arm, mean, median, f"{bayes:.4f}", count_true(results["solved"][arm])])
     by_id = {row["id"]: row for row in results["claims"]}
     rows = []
     for title, name, entry in (("share solved", "solved", "solved"), ("mean steps until solved", "solve-time", "solve_time")):
@@ -128,7 +119,10 @@ def _outcomes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[lis
         claim = by_id.get(name, {"estimate": means[1] - means[0], "interval": None})
         rows.append([title, *map(number, means), number(claim["estimate"]), interval_words(claim["interval"])])
     heading = f"Numbers: outcomes. Solved: {_solved_means(results)}; times are cut at the last step, {results['steps']:,}"
-    return {heading: (["outcome", *ARMS, "tied - untied", "95 % interval"], rows)}
+    return {
+        LOSSES: (["models", "cross-entropy (nats), mean", "median", "Bayes", "solved"], losses),
+        heading: (["outcome", *ARMS, "tied - untied", "95 % interval"], rows),
+    }
 
 
 def _passages(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
@@ -154,7 +148,7 @@ def _plateaus(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[lis
         [level["knows"], "; ".join(level["also"]) or "-", f"{level['loss']:.4f}", *(str(last[arm][place]) for arm in ARMS)]
         for place, level in enumerate(entry["levels"])
     ]
-    at_end.append([level_name(entry, -1), "-", "-", *(str(last[arm][-1]) for arm in ARMS)])
+    at_end.append([NONE, "-", "-", *(str(last[arm][-1]) for arm in ARMS)])
     within = f"{entry['within']:g} nat"
     return {
         f"Numbers: plateaus, losses of predictors that know a part of the context, and models within {within} at the end": (
@@ -178,7 +172,7 @@ def _moves(entry: Mapping[str, Any], arm: str) -> tuple[list[str], list[list[str
     places = sorted({place for move in counts for place in move}, reverse=True)
 
     def name(place: int) -> str:
-        return level_name(entry, place) if place < 0 else f"{entry['levels'][place]['loss']:.2f}"
+        return NONE if place < 0 else f"{entry['levels'][place]['loss']:.2f}"
 
     rows = [[name(start), *(str(counts.get((start, end), "-")) for end in places)] for start in places]
     return ["from / to", *map(name, places)], rows

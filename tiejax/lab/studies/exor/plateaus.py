@@ -10,13 +10,12 @@ multiset of symbols can fail to distinguish. The levels are computed from the co
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from tiejax.lab.studies.exor.contexts import Contexts, all_contexts
-from tiejax.lab.studies.exor.symbols import symbol_names
+from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, Contexts, all_contexts, count_contexts
 from tiejax.lab.studies.exor.task import EXor
 
 WITHIN = 0.03  # nats: a model is on a plateau if its loss is at most so far from the level
@@ -40,8 +39,10 @@ def levels(task: EXor) -> list[Level]:
     """Return the plateaus of a task, by ascending loss, from the Bayes predictor to the frequencies of the symbols.
 
     Predictors less than .02 nat above the lowest loss of a plateau belong to it; the first in the order of `predictors`
-    gives it its name and loss.
+    gives it its name and loss. None if the contexts of the task are too many.
     """
+    if count_contexts(task, ordered=False) > MAX_CONTEXTS:
+        return []
     by_loss = sorted(enumerate(predictors(task, all_contexts(task, ordered=False))), key=lambda row: row[1][1])
     groups: list[list[tuple[int, tuple[str, float]]]] = []
     for row in by_loss:
@@ -62,11 +63,12 @@ def predictors(task: EXor, contexts: Contexts) -> Iterator[tuple[str, float]]:
     """
     weight = np.asarray(contexts.weight[0])
     target = np.asarray(contexts.target)
-    names = symbol_names(len(task.zero), len(task.one))
+    names = task.names
     number = {symbol: (contexts.tokens == symbol).sum(1) for symbol in task.asked}
     ones = np.sum([number[symbol] for symbol in task.used["one"]], axis=0)
     zeros = np.sum([number[symbol] for symbol in task.used["zero"]], axis=0)
     odd = (contexts.tokens == task.odd).any(1)
+    kinds = np.array([len(task.used["zero"]), len(task.used["one"])])
 
     def loss(*known: np.ndarray) -> float:
         return conditional_loss(weight, target, known)
@@ -75,7 +77,7 @@ def predictors(task: EXor, contexts: Contexts) -> Iterator[tuple[str, float]]:
     yield "only the frequencies of the symbols", loss()
     yield "parity alone", loss(odd)
     yield "set bits alone", loss(ones)
-    yield "the bit, with all its spellings equally likely", _uniform_loss(task, contexts, weight)
+    yield "the bit, with all its spellings equally likely", float(weight @ np.log(kinds[contexts.bit]))
     for bit, sign in (("zero", -1), ("one", 1)):
         for symbol in task.used[bit] if len(task.used[bit]) > 1 else ():
             yield f"parity and set bits less others, {names[symbol]} ignored", loss(odd, ones - zeros - sign * number[symbol])
@@ -101,17 +103,8 @@ def conditional_loss(weight: np.ndarray, target: np.ndarray, known: Sequence[np.
     joint = np.zeros((group.max() + 1, target.shape[1]))
     np.add.at(joint, group, weight[:, None] * target)
     mass = joint.sum(1, keepdims=True)
-    return float(-_x_ln_y(joint, np.divide(joint, mass, out=np.zeros_like(joint), where=mass > 0)).sum())
-
-
-def _x_ln_y(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.asarray(np.where(x > 0, x * np.log(np.where(y > 0, y, 1)), 0))
-
-
-def _uniform_loss(task: EXor, contexts: Contexts, weight: np.ndarray) -> float:
-    """Return the loss of a predictor that knows the bit and finds all its used spellings equally likely."""
-    number = np.array([len(task.used["zero"]), len(task.used["one"])])
-    return float(weight @ np.log(number[contexts.bit]))
+    share = np.divide(joint, mass, out=np.zeros_like(joint), where=mass > 0)
+    return float(-np.asarray(np.where(joint > 0, joint * np.log(np.where(share > 0, share, 1)), 0)).sum())
 
 
 def assign(losses: np.ndarray, by_loss: Sequence[Level]) -> np.ndarray:
@@ -166,8 +159,3 @@ def _transitions(on: np.ndarray) -> list[list[int]]:
         return []
     pairs, number = np.unique(moves, axis=0, return_counts=True)
     return [[int(start), int(end), int(count)] for (start, end), count in zip(pairs, number, strict=True)]
-
-
-def level_name(entry: Mapping[str, Any], place: int) -> str:
-    """Return what the predictor of a level knows, from the entry `plateaus` of results.json; `none` for -1."""
-    return NONE if place < 0 else str(entry["levels"][place]["knows"])

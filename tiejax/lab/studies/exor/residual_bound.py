@@ -27,7 +27,7 @@ ROUNDING = 1e-9  # relative
 
 def bound(
     states: Float[np.ndarray, "... contexts width"],
-    share: Float[np.ndarray, "contexts"],
+    share: Float[np.ndarray, " contexts"],
     difference: Float[np.ndarray, "... width"],
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
     """Return |e1 - e2| and rms / sigma, in float64; the bound is infinite if sigma is 0.
@@ -63,7 +63,9 @@ def check(params: Any, engine: Engine, ordered: bool) -> list[dict[str, Any]] | 
         return None
     contexts = all_contexts(task, ordered)
     inputs = jax.tree.map(jnp.asarray, engine.inputs(contexts))
-    states = np.asarray(jax.jit(lambda params: jax.lax.map(lambda one: _encode(engine, one, inputs), params))(params))
+    of_arms = jax.vmap(lambda member: engine.encode(member, inputs))
+    encode = jax.jit(lambda params: jax.lax.map(of_arms, params))
+    states = np.asarray(encode(params))
     table = np.asarray(params["head"]["embedding"])
     rows = []
     for pair, ((first, second), share) in asking_pairs(task, contexts).items():
@@ -79,7 +81,3 @@ def check(params: Any, engine: Engine, ordered: bool) -> list[dict[str, Any]] | 
                 | {"distance": distance.tolist(), "bound": limit.tolist()}
             )
     return rows
-
-
-def _encode(engine: Engine, params: Any, inputs: Any) -> Float[jax.Array, "arms contexts width"]:
-    return jax.vmap(lambda member: engine.encode(member, inputs))(params)

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +20,40 @@ from tiejax.lab.settings.shared import (
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
-from tiejax.lab.studies.exor.price_arms import ARM_SETTINGS, run_name
 from tiejax.lab.studies.exor.task import VARIANTS, EXor, train_size
 from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED_MODELS, STEPS
 from tiejax.system.visible import cut
+
+# Arm -> the settings in which it differs from the published ones, to find what the price of tying is made of.
+ARM_SETTINGS: dict[str, dict[str, Any]] = {
+    "published": {},
+    "bias": {"output_bias": True},
+    "asked": {"softmax": "asked"},
+    "std": {"table_std": 0.5},
+    "table-decay": {"table_decay": 0.0},
+    "decay": {"weight_decay": 0.0},
+    "fast-tables": {"table_rate": 2.0},
+    "slow-tables": {"table_rate": 0.5},
+    "shared": {"shared_second_moment": True},
+    "equal": {"equal_tables": True},
+    # AdamW depends on the ratio of the weights only, so that their scale needs no correction: these are all ratios but 1 of
+    # weights among 1/4, 1 and 4.
+    "input-4": {"gradient_weights": [4.0, 1.0]},
+    "input-16": {"gradient_weights": [16.0, 1.0]},
+    "output-4": {"gradient_weights": [1.0, 4.0]},
+    "output-16": {"gradient_weights": [1.0, 16.0]},
+}
+
+# Setting -> its published value, and what another value means on a page.
+CHANGES: dict[str, tuple[Any, str]] = {
+    "output_bias": (False, "a trained bias of the logits"),
+    "softmax": ("all", "logits normalised over the symbols that are ever asked for"),
+    "table_std": (1.0, "initial tables with standard deviation {:g}"),
+    "table_decay": (None, "weight decay {:g} of the tables"),
+    "table_rate": (1.0, "learning rate of the tables multiplied by {:g}"),
+    "shared_second_moment": (False, "Adam's second moment averaged over the rows of each table"),
+    "equal_tables": (False, "untied models that start with two equal tables"),
+}
 
 
 @with_defaults(checkpoint_every=20.0, weight_decay=0.1)
@@ -150,29 +181,18 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     def _named_variants(self) -> list[str]:
         """Return `variants` one by one, also if they are separated by commas; raises BadInput."""
-        names = [name for words in self.variants for name in words.split(",")]
-        if not names:
-            return []
-        if self.variant or self.zero is not None or self.one is not None or self.doses is not None:
+        if self.variants and (self.variant or self.zero is not None or self.one is not None or self.doses is not None):
             raise BadInput("--variants: cannot be combined with --variant, --zero, --one or --doses")
-        if unknown := [name for name in names if name not in VARIANTS]:
-            raise BadInput(f"--variants: expected some of {', '.join(VARIANTS)}, got '{cut(unknown[0])}'")
-        if repeated := [name for name, count in collections.Counter(names).items() if count > 1]:
-            raise BadInput(f"--variants: expected distinct variants, but {repeated[0]} is repeated")
-        if self.until is not None:
+        names = _distinct("variants", self.variants, VARIANTS)
+        if names and self.until is not None:
             raise BadInput("--variants: cannot be combined with --until, which looks at the claims of a single variant")
         return names
 
     def _named_arms(self) -> list[str]:
         """Return `arms` one by one, the published one by default; raises BadInput."""
-        names = [name for words in self.arms for name in words.split(",")]
-        if names and not self.variants:
+        if self.arms and not self.variants:
             raise BadInput("--arms: needs --variants; a single run takes the settings themselves, such as --output_bias true")
-        if unknown := [name for name in names if name not in ARM_SETTINGS]:
-            raise BadInput(f"--arms: expected some of {', '.join(ARM_SETTINGS)}, got '{cut(unknown[0])}'")
-        if repeated := [name for name, count in collections.Counter(names).items() if count > 1]:
-            raise BadInput(f"--arms: expected distinct arms, but {repeated[0]} is repeated")
-        return names or (["published"] if self.variants else [])
+        return _distinct("arms", self.arms, ARM_SETTINGS) or (["published"] if self.variants else [])
 
     def _distributions(self) -> dict[str, Any]:
         """Return variant, zero and one with their defaults: the variant main, or its distribution for the bit not given."""
@@ -274,6 +294,35 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         """Settings of the model, for results and report."""
         names = ["layers", "width", *ARCHITECTURE_SETTINGS[self.model], "dropout"]
         return {"architecture": self.model, "size": self.size} | {name: getattr(self, name) for name in names}
+
+
+def changes(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the row of a page's setting on model and optimizer that names what differs from the published experiment.
+
+    Args:
+        settings: resolved settings by name; a setting that is missing, as in older runs, has its published value.
+
+    Returns:
+        The row, or no row if nothing differs. Gradient weights and weight decay of all parameters are named with the training.
+    """
+    values = {name: settings.get(name, published) for name, (published, _) in CHANGES.items()}
+    words = [text.format(values[name]) for name, (published, text) in CHANGES.items() if values[name] != published]
+    return {"not as published": "; ".join(words)} if words else {}
+
+
+def run_name(variant: str, arm: str) -> str:
+    """Return the name of the run of an arm of a variant, which is that of its folder."""
+    return variant if arm == "published" else f"{variant}-{arm}"
+
+
+def _distinct(option: str, words: list[str], known: Collection[str]) -> list[str]:
+    """Return the names in a list of words, separated by commas; raises BadInput for unknown and repeated ones."""
+    names = [name for word in words for name in word.split(",")]
+    if unknown := [name for name in names if name not in known]:
+        raise BadInput(f"--{option}: expected some of {', '.join(known)}, got '{cut(unknown[0])}'")
+    if repeated := [name for name, count in collections.Counter(names).items() if count > 1]:
+        raise BadInput(f"--{option}: expected distinct {option}, but {repeated[0]} is repeated")
+    return names
 
 
 def _why_not_fast(model: str, dropout: float) -> str | None:

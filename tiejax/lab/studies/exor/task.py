@@ -94,6 +94,31 @@ class EXor:
         """Number of tokens in a sequence: the bits and their parity."""
         return self.bits + 1
 
+    def imbalance(self, bit: str) -> float:
+        """Return the largest |ln(p_i / p_j)| over used spellings of a bit: 0 where DH holds, NaN for a single spelling."""
+        p = [self.probability[symbol] for symbol in self.used[bit]]
+        return math.log(max(p) / min(p)) if len(p) > 1 else math.nan
+
+    @property
+    def holding(self) -> str | None:
+        """The bit whose spellings are equally likely, so that DH holds for them; `one` if both are, None if neither is."""
+        return next((bit for bit in ("one", "zero") if self.imbalance(bit) < 1e-9), None)
+
+    @property
+    def violating(self) -> str | None:
+        """The bit whose spellings differ most in probability, so that DH fails for them; None if DH holds for both bits."""
+        bits = [bit for bit in ("zero", "one") if self.imbalance(bit) >= 1e-9]
+        return max(bits, key=self.imbalance) if bits else None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the symbols: 0a, 0b, ..., 1a, 1b, ..., even, odd, mask."""
+
+        def spelled(bit: str, number: int) -> list[str]:
+            return [f"{bit}{chr(ord('a') + k) if number <= 26 else f'.{k}'}" for k in range(number)]
+
+        return [*spelled("0", len(self.zero)), *spelled("1", len(self.one)), "even", "odd", "mask"]
+
 
 def strings(bits: int) -> Int[np.ndarray, "strings bits"]:
     """Return 0 .. 2^bits - 2 as rows of binary digits, most significant first, without the string of all ones."""
@@ -117,3 +142,22 @@ def split(bits: int) -> dict[str, Int[np.ndarray, "strings bits"]]:
     validation = len(rows) // 10
     parts = rows[:train], rows[train : train + validation], rows[train + validation :]
     return {name: np.array(part, dtype=np.int32).reshape(-1, bits) for name, part in zip(SPLITS, parts, strict=True)}
+
+
+def bayes_risk(task: EXor, rows: Int[np.ndarray, "strings bits"]) -> tuple[float, float]:
+    r"""Return the accuracy and the cross-entropy (nats) of the Bayes predictor on these strings.
+
+    The other bits and the parity fix the masked bit b, so p(symbol | context) is the distribution that spells b:
+
+        accuracy = E_b[max_s p(s | b)],    cross-entropy = E_b[-sum_s p(s | b) ln p(s | b)],
+
+    with b uniform over all positions of all strings. NaN for an empty split.
+    """
+    if len(rows) == 0:
+        return math.nan, math.nan
+    share_one = float(rows.mean())
+    accuracy = cross_entropy = 0.0
+    for share, probabilities in ((1 - share_one, task.zero), (share_one, task.one)):
+        accuracy += share * max(probabilities)
+        cross_entropy -= share * sum(p * math.log(p) for p in probabilities if p > 0)
+    return accuracy, cross_entropy

@@ -32,7 +32,7 @@ from tiejax import tying
 from tiejax.geometry.distances import Pair, group_pairs
 from tiejax.lab.studies.exor.engines import Engine, FastEngine
 from tiejax.lab.studies.exor.recorders import exact_recorder
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
 from tiejax.models.transformer import Transformer
 from tiejax.tying import Tie
 
@@ -139,20 +139,20 @@ def _on_path(iterations: int) -> set[int]:
     return set(np.geomspace(1, max(iterations, 1), points).round().astype(int).tolist())
 
 
-def distances(table: Float[np.ndarray, "vocabulary width"], symbols: Symbols) -> dict[str, tuple[float, float]]:
+def distances(table: Float[np.ndarray, "vocabulary width"], task: EXor) -> dict[str, tuple[float, float]]:
     """Return, for each pair of spellings, its distance in a table and its relative distance.
 
     The relative distance is that over the mean distance between used spellings of 0 and of 1 (see `trajectories`); with more
     than two spellings of a bit, distances are means over their pairs.
     """
-    scale = scale_of(table, symbols)
-    found = {pair: mean_distance(table, group_pairs(used)) for pair, used in symbols.used.items() if len(used) > 1}
+    scale = scale_of(table, task)
+    found = {pair: mean_distance(table, group_pairs(used)) for pair, used in task.used.items() if len(used) > 1}
     return {pair: (apart, apart / scale) for pair, apart in found.items()}
 
 
-def scale_of(table: Float[np.ndarray, "vocabulary width"], symbols: Symbols) -> float:
+def scale_of(table: Float[np.ndarray, "vocabulary width"], task: EXor) -> float:
     """Return the mean distance between used spellings of 0 and of 1 in a table."""
-    return mean_distance(table, group_pairs(symbols.used["zero"], symbols.used["one"]))
+    return mean_distance(table, group_pairs(task.used["zero"], task.used["one"]))
 
 
 def mean_distance(table: Float[np.ndarray, "rows width"], pairs: Sequence[Pair]) -> float:
@@ -179,19 +179,6 @@ def reading_map(engine: Engine, params: PyTree) -> Float[np.ndarray, "numbers wi
     scores = np.einsum("hd,hdw->hw", asked, key)
     contributions = np.einsum("hdo,hdw->how", out, value).reshape(-1, width)
     return np.concatenate([scores, contributions])
-
-
-def unseen_direction(reading: Float[np.ndarray, "numbers width"], tolerance: float = 1e-9) -> Float[np.ndarray, "width"] | None:
-    """Return a unit vector that a reading map sends to 0, or None if the map is injective.
-
-    Args:
-        reading: the map.
-        tolerance: the largest singular value that counts as 0, relative to the largest one.
-    """
-    _, singular, directions = np.linalg.svd(reading)
-    if len(singular) < reading.shape[1] or singular[-1] <= tolerance * singular[0]:
-        return np.asarray(directions[-1])
-    return None
 
 
 def smallest_share(reading: Float[np.ndarray, "numbers width"]) -> float:

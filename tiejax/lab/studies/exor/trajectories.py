@@ -1,18 +1,22 @@
-"""Trajectories of an EXor run: distances over training by table and pair, exact risks, and final values by seed."""
+"""Trajectories of an EXor run: distances over training by table and pair, exact risks, and final values by seed; and events:
+when a member solves the task, and when a pair of symbols first comes near.
+"""
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from tiejax.geometry.distances import group_pairs, mean_distance
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.task import EXor
 from tiejax.system.scratch import scratch_array
 
 TABLES = ("input", "output")
 BLOCK = 2**27  # bytes of distances read at a time
 SOLVED_WITHIN = 0.1  # nats above the Bayes cross-entropy
+THRESHOLDS = (0.5, 0.25, 0.1)  # relative distances whose first passage is timed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Trajectories:
 
 def trajectories(
     metrics: Mapping[str, np.ndarray],
-    symbols: Symbols,
+    task: EXor,
     cycle: int,
     chosen: np.ndarray | None = None,
     scratch: Path | None = None,
@@ -53,11 +57,11 @@ def trajectories(
     Records are read and trajectories written in blocks of records, the order in which both are stored in files.
     """
     places = np.arange(len(metrics["seeds"])) if chosen is None else np.flatnonzero(chosen)
-    between = group_pairs(symbols.used["zero"], symbols.used["one"])
+    between = group_pairs(task.used["zero"], task.used["one"])
     groups = {
-        "zero": group_pairs(symbols.used["zero"]),
-        "one": group_pairs(symbols.used["one"]),
-        "even_odd": [(symbols.even, symbols.odd)],
+        "zero": group_pairs(task.used["zero"]),
+        "one": group_pairs(task.used["one"]),
+        "even_odd": [(task.even, task.odd)],
     }
     distance: dict[str, dict[str, np.ndarray]] = {}
     relative: dict[str, dict[str, np.ndarray]] = {}
@@ -67,9 +71,9 @@ def trajectories(
         relative[table] = {name: _allocate(recorded[..., 0], len(places), scratch) for name in distance[table]}
         for block in blocks_of_records(recorded):
             distances = recorded[:, :, block][:, places].astype(float)
-            scale = mean_distance(distances, symbols.vocabulary, between)
+            scale = mean_distance(distances, task.vocabulary, between)
             for name, values in distance[table].items():
-                values[:, :, block] = mean_distance(distances, symbols.vocabulary, groups[name])
+                values[:, :, block] = mean_distance(distances, task.vocabulary, groups[name])
                 relative[table][name][:, :, block] = values[:, :, block] / scale
     steps = metrics["step"]
     recorded_risks = {name.removeprefix("exact_"): metrics[name] for name in metrics if name.startswith("exact_")}
@@ -94,13 +98,54 @@ def _allocate(values: np.ndarray, seeds: int, scratch: Path | None) -> np.ndarra
     return np.moveaxis(scratch_array((records, seeds, arms, *rest), scratch), (2, 1, 0), (0, 1, 2))
 
 
-def output_gap(runs: Trajectories, symbols: Symbols) -> tuple[float, np.ndarray]:
-    r"""Return the bound |ln(p1 / p2)| and, `[arm, seed]`, the final value of the smallest |e1 - e2| |h| over contexts.
+class Events(NamedTuple):
+    """An event by member: whether it happened, and the step of the record at which it did.
 
-    An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context in which the pair's bit is masked, hence
-    |e1 - e2| |h| >= |ln(p1 / p2)|. With more than two spellings, the likeliest and the least likely are compared.
+    The time of an event that did not happen is the last step, at which it is censored.
     """
-    bit = symbols.violating
-    if bit is None:
-        raise ValueError("no pair violates the distributional hypothesis")
-    return symbols.imbalance(bit), runs.final(runs.exact[f"gap_{bit}"], exact=True)
+
+    happened: np.ndarray
+    time: np.ndarray
+
+
+def solving_window(steps: np.ndarray, cycle: int) -> int:
+    """Return the number of steps for which a solved member must stay near the Bayes loss.
+
+    It is one cycle of the learning rate. A run of at most one cycle cannot contain a whole cycle after its start, so that half
+    of its steps are used instead.
+    """
+    length = int(steps[-1] - steps[0])
+    return cycle if length > cycle else length // 2
+
+
+def solves(steps: np.ndarray, losses: np.ndarray, bayes: float, cycle: int) -> Events:
+    """Return when members solve the task: the first record from which the loss stays within .1 nat of Bayes for a whole cycle.
+
+    Args:
+        steps: step of each record.
+        losses: exact cross-entropy, `[..., record]`; a loss that is not finite is not near.
+        bayes: cross-entropy of the Bayes predictor.
+        cycle: steps per cycle of the learning rate; see `solving_window`.
+
+    Returns:
+        The events. A window that the run does not contain is not judged, so that the latest possible time is the last step less
+        the window; the time of members that do not solve the task is the last step.
+    """
+    near = losses < bayes + SOLVED_WITHIN  # False for NaN
+    window = solving_window(steps, cycle)
+    happened = np.zeros_like(near)
+    for record in np.flatnonzero(steps + window <= steps[-1]):
+        inside = (steps >= steps[record]) & (steps <= steps[record] + window)
+        happened[..., record] = near[..., inside].all(-1)
+    return first(steps, happened)
+
+
+def first_passage(steps: np.ndarray, distances: np.ndarray, threshold: float) -> Events:
+    """Return when the distances `[..., record]` of a pair are first below a threshold."""
+    return first(steps, distances < threshold)
+
+
+def first(steps: np.ndarray, happened: np.ndarray) -> Events:
+    """Return the events of the first record at which `happened` `[..., record]` is true."""
+    ever = np.asarray(happened.any(-1))
+    return Events(ever, np.where(ever, steps[happened.argmax(-1)], steps[-1]).astype(float))

@@ -1,18 +1,25 @@
-"""Claims across variants of EXor: the price of tying in each, and where DH fails less where it holds, paired by seed."""
+"""Claims across variants and arms of EXor about the price of tying, paired by seed: where DH fails less where it holds, and
+what the price is made of, from arms that change one setting.
+
+The price of tying is the final exact cross-entropy of the tied model minus that of the untied model of the same seed. The
+claims about arms and their predictions were registered in docs/results/exor_price.md before the first run.
+"""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED
-from tiejax.lab.studies.exor.claims import NATS
-from tiejax.lab.studies.exor.symbols import Symbols
+from tiejax.lab.studies.exor.claims import DISTANCE, NATS
+from tiejax.lab.studies.exor.settings import run_name
 from tiejax.lab.studies.exor.task import EXor
-from tiejax.statistics.arms import ARMS, replace_diverged
-from tiejax.statistics.claims import Claim, Family
+from tiejax.statistics.arms import ARMS, replace_diverged, replace_undefined
+from tiejax.statistics.claims import Claim
 
+Bodies = Mapping[str, Mapping[str, Any]]
+HALF_ASKED, MAIN_BIAS = ("half", "asked"), ("main", "bias")
 INTERACTIONS = (("no-dh", "dh"), ("main", "dh"))  # registered ones: (DH fails, DH holds)
 
 
@@ -28,8 +35,8 @@ def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Clai
             settings of the runs should differ in nothing but the variant.
     """
     costs = {name: found for name, body in runs_by_variant.items() if (found := costs_by_seed(body))}
-    conflict = {name: _symbols(runs_by_variant[name]).violating is not None for name in costs}
-    prices = [claim for name in costs for claim in _prices(name, _symbols(runs_by_variant[name]), costs[name])]
+    conflict = {name: _task(runs_by_variant[name]).violating is not None for name in costs}
+    prices = [claim for name in costs for claim in _prices(name, _task(runs_by_variant[name]), costs[name])]
     pairs = itertools.product((name for name in costs if conflict[name]), (name for name in costs if not conflict[name]))
     return prices + [_interaction(fails, holds, costs) for fails, holds in pairs]
 
@@ -50,20 +57,20 @@ def costs_by_seed(body: Mapping[str, Any]) -> dict[int, float]:
     return dict(zip(body["seeds"], (losses[TIED] - losses[UNTIED]).tolist(), strict=True))
 
 
-def _symbols(body: Mapping[str, Any]) -> Symbols:
-    return Symbols.of(EXor(body["bits"], tuple(body["zero"]), tuple(body["one"])))
+def _task(body: Mapping[str, Any]) -> EXor:
+    return EXor(body["bits"], tuple(body["zero"]), tuple(body["one"]))
 
 
-def _prices(variant: str, symbols: Symbols, costs: Mapping[int, float]) -> list[Claim]:
+def _prices(variant: str, task: EXor, costs: Mapping[int, float]) -> list[Claim]:
     differences, estimand = np.array(list(costs.values())), f"the exact cross-entropy in {variant} (tied - untied)"
-    pairs = [bit for bit in ("zero", "one") if len(symbols.used[bit]) > 1]
+    pairs = [bit for bit in ("zero", "one") if len(task.used[bit]) > 1]
     found = []
-    if symbols.violating or len(pairs) > 1:
+    if task.violating or len(pairs) > 1:
         words = f"Tying costs cross-entropy in {variant}, where DH " + (
-            "fails for a pair." if symbols.violating else "holds for both pairs of spellings."
+            "fails for a pair." if task.violating else "holds for both pairs of spellings."
         )
         found.append(Claim(f"tying-costs/{variant}", words, estimand, differences, sign=1, unit="nats", margin=NATS))
-    if pairs and not symbols.violating:
+    if pairs and not task.violating:
         words = f"Tying costs less than {NATS:g} nat in {variant}, where DH fails for no pair of spellings."
         found.append(
             Claim(f"tying-free/{variant}", words, estimand, differences, -1, goal="non-inferiority", unit="nats", margin=NATS)
@@ -72,15 +79,77 @@ def _prices(variant: str, symbols: Symbols, costs: Mapping[int, float]) -> list[
 
 
 def _interaction(fails: str, holds: str, costs: Mapping[str, Mapping[int, float]]) -> Claim:
-    family: Family = "registered" if (fails, holds) in INTERACTIONS else "exploratory"
-    common = [seed for seed in costs[fails] if seed in costs[holds]]
     return Claim(
         f"interaction/{fails}-{holds}",
         f"Tying costs more cross-entropy in {fails} than in {holds}.",
         f"the cost of tying in exact cross-entropy ({fails} - {holds})",
-        np.array([costs[fails][seed] - costs[holds][seed] for seed in common]),
+        _paired(costs[fails], costs[holds]),
         sign=1,
-        family=family,
+        family="registered" if (fails, holds) in INTERACTIONS else "exploratory",
         unit="nats",
         margin=NATS,
     )
+
+
+def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarray:
+    """Return the differences, first - second, by the seeds that both have."""
+    return np.array([first[seed] - second[seed] for seed in first if seed in second])
+
+
+def arm_claims(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> list[Claim]:
+    """Return the claims about the price of tying in each arm of each variant, against the published arm, paired by seed.
+
+    Registered are those of docs/results/exor_price.md; the change of the price in every other arm is exploratory.
+
+    Args:
+        bodies: the body of results.json of each run, by `run_name`.
+        variants, arms: the variants and arms that were run.
+    """
+    costs, found = {name: costs_by_seed(body) for name, body in bodies.items()}, list[Claim]()
+    for variant, arm in itertools.product(variants, arms):
+        if arm != "published":
+            name = run_name(variant, arm)
+            found.append(_price(name, np.array(list(costs[name].values()))))
+            if "published" in arms:
+                found.append(_change(variant, arm, _paired(costs[name], costs[variant])))
+    if "published" in arms and MAIN_BIAS[0] in variants and MAIN_BIAS[1] in arms:
+        found.append(_distance(_paired(*(_tied_distance(bodies[name]) for name in ("main-bias", "main")))))
+    # Without exact risk there are no prices.
+    return [claim for claim in found if len(claim.differences)]
+
+
+def _price(name: str, costs: np.ndarray) -> Claim:
+    """Return the price of tying in the run of an arm, which is exploratory."""
+    words, estimand = f"Tying costs cross-entropy in {name}.", f"the exact cross-entropy in {name} (tied - untied)"
+    return Claim(f"tying-costs/{name}", words, estimand, costs, 1, family="exploratory", unit="nats")
+
+
+def _change(variant: str, arm: str, differences: np.ndarray) -> Claim:
+    """Return the claim about the price of an arm, less that of the published arm."""
+    estimand = f"the price of tying in {variant} ({arm} - published)"
+    name, words = f"price/{variant}-{arm}", f"{arm} changes the price of tying in {variant}"
+    if (variant, arm) == HALF_ASKED:
+        words = f"In half, a softmax over the symbols that are asked for changes the price of tying by less than {NATS:g} nat."
+        return Claim(name, words, estimand, differences, 0, goal="equivalence", unit="nats", margin=NATS)
+    if (variant, arm) == MAIN_BIAS:
+        words = "In main, a bias of the logits lowers the price of tying."
+        return Claim(name, words, estimand, differences, -1, unit="nats", margin=NATS)
+    return Claim(name, f"{words}.", estimand, differences, -1, family="exploratory", unit="nats", margin=NATS)
+
+
+def _distance(differences: np.ndarray) -> Claim:
+    """Return the claim that a bias brings the conflict pair of main closer together in the tied table."""
+    return Claim(
+        "distance/main-bias",
+        "In main, a bias of the logits brings the zero pair closer together in the tied table.",
+        "the relative distance of the zero pair in the tied table of main (bias - published)",
+        replace_undefined(differences, -1),
+        sign=-1,
+        margin=DISTANCE,
+    )
+
+
+def _tied_distance(body: Mapping[str, Any]) -> dict[int, float]:
+    """Return the relative distance of the zero pair in the tied table by seed; NaN for diverged models."""
+    values = np.array(body["final"]["tied"]["relative_distance"]["input"]["zero"], float)
+    return dict(zip(body["seeds"], values.tolist(), strict=True))

@@ -1,17 +1,18 @@
-"""The page across variants of EXor, from the body of its results.json."""
+"""The page across variants of EXor, and its figure, the price of tying of every seed, from the body of its results.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import model_words, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_true, number
 from tiejax.lab.studies.exor.page import SOURCE
-from tiejax.lab.studies.exor.symbols import Symbols
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS
 
@@ -23,6 +24,11 @@ NOTE = (
     "The claims of each variant about itself, its figures and its numbers are in its own report, in the folder of its name. "
     "The claims on this page are one family, tested together. All variants train the same seeds: a seed is the same initial "
     "values in each, and differences between variants are paired by seed."
+)
+CAPTION = (
+    "Price of tying, the difference of the exact cross-entropies of the tied and the untied model of a seed, in every variant: "
+    "a dot per seed and a line between the same seed's dots; black: mean and 95 % interval. Right of 0 the tied model has the "
+    "higher loss."
 )
 
 
@@ -54,8 +60,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
 def conflict_words(results: Mapping[str, Any], variant: str) -> str:
     """Return how a variant spells its bits, and whether DH fails for a pair."""
     entry = results["runs"][variant]
-    symbols = Symbols.of(EXor(results["bits"], tuple(entry["zero"]), tuple(entry["one"])))
-    fails = f"DH fails for the {symbols.violating} pair" if symbols.violating else "DH fails for no pair of spellings"
+    task = EXor(results["bits"], tuple(entry["zero"]), tuple(entry["one"]))
+    fails = f"DH fails for the {task.violating} pair" if task.violating else "DH fails for no pair of spellings"
     ours = "; not a published variant" if variant == "half" else ""
     return f"0 is spelled with probabilities {entry['zero']}, 1 with {entry['one']}: {fails}{ours}"
 
@@ -73,12 +79,16 @@ def page(run: RunOnPage) -> str:
         "source": SOURCE,
         **timing_words(results["timing"], facts),
     }
+    diverged = ", ".join(
+        f"{row['arm']} seed {row['seed']} in {row['variant']} (at step {row['step']})" for row in results["non_finite"]
+    )
+    notes = [f"Diverged: {diverged}. They stay in all comparisons, with the worst loss of their variant."] if diverged else []
     return report.render(
         title=f"EXor, {', '.join(results['variants'])}: what tying costs where DH fails, and where it holds",
         question=QUESTION,
         finding=finding(results),
         setting=setting,
-        notes=[*_diverged(results), NOTE],
+        notes=[*notes, NOTE],
         claims={"Claims": results["claims"]},
         figures=run.pictures,
         numbers=tables(results),
@@ -86,10 +96,33 @@ def page(run: RunOnPage) -> str:
     )
 
 
-def _diverged(results: Mapping[str, Any]) -> list[str]:
-    if not results["non_finite"]:
-        return []
-    members = ", ".join(
-        f"{row['arm']} seed {row['seed']} in {row['variant']} (at step {row['step']})" for row in results["non_finite"]
-    )
-    return [f"Diverged: {members}. They stay in all comparisons, with the worst loss of their variant."]
+def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
+    """Return the figures of a run of several variants; none without exact risk."""
+    losses = {name: entry["cross_entropy"] for name, entry in results["runs"].items() if entry["cross_entropy"] is not None}
+    # Tied - untied; NaN if one of the two diverged.
+    prices = {name: np.array(each["tied"], float) - np.array(each["untied"], float) for name, each in losses.items()}
+    return [plot_prices(prices, results["claims"])] if prices else []
+
+
+def plot_prices(prices: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, Any]]) -> Plot:
+    """Plot prices `[seed]` by variant, with the estimates and intervals of the claims about them."""
+    figure, axes = figures.new_figure(1, 1, 6.4, 1 + 0.4 * len(prices))
+    panel = axes[0, 0]
+    values = np.stack(list(prices.values()))
+    drawn = figures.drawn_seeds(values.shape[1])
+    opacity = float(np.clip(6 / len(drawn), 0.1, 0.5))
+    panel.plot(values[:, drawn], range(len(values)), color="grey", alpha=opacity, linewidth=0.6)
+    by_id = {row["id"]: row for row in claims}
+    for place, (name, of_variant) in enumerate(prices.items()):
+        panel.plot(of_variant[drawn], np.full(len(drawn), place), "o", color=figures.BLUE, alpha=0.5, markersize=3)
+        row = by_id.get(f"tying-costs/{name}") or by_id.get(f"tying-free/{name}")
+        if row is not None and row["interval"] is not None and None not in row["interval"]:
+            panel.hlines(place + 0.25, *row["interval"], color="black", linewidth=1.5)
+            panel.plot(row["estimate"], place + 0.25, "s", color="black", markersize=4)
+    panel.axvline(0, color="black", linewidth=0.8)
+    panel.set_yticks(range(len(prices)), list(prices))
+    panel.set_ylim(len(prices) - 0.4, -0.6)
+    panel.set_xlabel("cross-entropy, tied - untied (nats)")
+    if len(drawn) < values.shape[1]:
+        panel.set_title(f"{len(drawn)} of {values.shape[1]} seeds drawn", fontsize=7, color="grey", loc="right")
+    return Plot("prices", CAPTION, figure)

@@ -16,17 +16,16 @@ import numpy as np
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs import contents
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.finish import leave
-from tiejax.lab.runs.launched import Launched, claim, prepare
-from tiejax.lab.runs.parts import InSeries, agreed
+from tiejax.lab.runs.finish import write_outputs
+from tiejax.lab.runs.launched import Launched, prepare, reserve
+from tiejax.lab.runs.parts import InSeries, value_of_first
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.runs.run_directory import CONFIG, RESULTS, RunDirectory
 from tiejax.lab.runs.train import begin, write_environment
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.exor import study, variants_figures, variants_page
-from tiejax.lab.studies.exor.price import arm_claims
+from tiejax.lab.studies.exor import study, variants_page
 from tiejax.lab.studies.exor.settings import STUDY, Settings
-from tiejax.lab.studies.exor.variants import across_claims
+from tiejax.lab.studies.exor.variants import across_claims, arm_claims
 from tiejax.statistics.arms import ARMS
 from tiejax.statistics.claims import assess
 from tiejax.system.json_values import plain
@@ -42,11 +41,11 @@ def start(launched: Launched, console: Console) -> int:
 
 def run(launched: Launched, console: Console) -> int:
     """Train all variants that are not finished, then write the page across them; return the exit status."""
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     settings, directory = launched.settings, launched.run
     if directory is not None and launched.switches["overwrite"]:
         empty(settings.by_variant)
-    left = agreed(lambda: [name for name, own in settings.by_variant.items() if not is_finished(own)])
+    left = value_of_first(lambda: [name for name, own in settings.by_variant.items() if not is_finished(own)])
     console.say(f"{counted(len(settings.by_variant), 'run')} of EXor in {settings.out}, {len(left)} to be trained")
     for number, name in enumerate(left):
         if any(asked for (asked,) in cluster.agree([stop()])):
@@ -62,7 +61,7 @@ def run(launched: Launched, console: Console) -> int:
     results = plain(summarise(bodies, settings.variants, settings.arms))
     # The results of a variant are files of this run too: it is not whole if they change.
     directory.add([Path(own.out or "", RESULTS) for own in settings.by_variant.values()])
-    report = leave(directory, settings, results, facts, variants_figures.plot_all(results), variants_page.page)
+    report = write_outputs(directory, settings, results, variants_page.plot_all(results), variants_page.page)
     launched.tracker.end(results["claims"])
     console.claims(results["claims"])
     console.result(f"report: {report}")
@@ -79,7 +78,7 @@ def empty(by_variant: Mapping[str, Settings]) -> None:
         if RunDirectory.state(out) != "new":
             contents.check(out, overwrite=True)
             RunDirectory.check_study(out, STUDY.name, "overwrite")
-            RunDirectory.claim(STUDY, own, resume=False, overwrite=True).release()
+            RunDirectory.reserve(STUDY, own, resume=False, overwrite=True).release()
 
 
 def is_finished(own: Settings) -> bool:
@@ -94,7 +93,7 @@ def results_of(own: Settings) -> dict[str, Any]:
     """Return the results of the finished run of a variant; raises BadInput if they are damaged or of other settings."""
     out = Path(own.out or "")
     # Claimed for a moment, which checks that the run was made with these settings and that no process is changing it.
-    directory = RunDirectory.claim(STUDY, own, resume=True, overwrite=False)
+    directory = RunDirectory.reserve(STUDY, own, resume=True, overwrite=False)
     directory.release()
     found = RunDirectory.results(out, directory.manifest)
     if found is None:
@@ -105,7 +104,7 @@ def results_of(own: Settings) -> dict[str, Any]:
 def _train(launched: Launched, own: Settings, console: Console, stop: Stop, series: InSeries) -> int:
     """Train the run of a variant to its end, from its last checkpoint if there is one; return the exit status."""
     out = Path(own.out or "")
-    begun = agreed(lambda: RunDirectory.state(out) != "new")
+    begun = value_of_first(lambda: RunDirectory.state(out) != "new")
     if launched.first:
         contents.check(out, overwrite=False)
         if (out / CONFIG).exists():
@@ -114,9 +113,10 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
     request = Request(own, switches, out, argv=())
     ready = prepare(STUDY, request, launched.first, alone=jax.process_count() == 1)._replace(command=launched.command)
     if launched.first:
-        ready = claim(STUDY, ready)
+        ready = reserve(STUDY, ready)
     with ready.tracker:
-        return study.train_and_report(ready, console, stop, write_environment(ready), series)
+        write_environment(ready)
+        return study.train_and_report(ready, console, stop, study.kind_of(own), series)
 
 
 def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:

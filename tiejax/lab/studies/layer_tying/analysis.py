@@ -1,18 +1,27 @@
-"""The analysis of a layer-tying run: finite seeds, methods, claims, and agents over episodes."""
+"""The analysis of a layer-tying run: finite seeds, a summary of each method, claims, and agents over episodes.
+
+Arrays are those of `metrics.npz`, `[method, seed, ...]`. Losses are in nats per token, times in seconds.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.layer_tying.claims import REPORTED, claims
-from tiejax.lab.studies.layer_tying.episodes import agents_over_episodes, episode_arrays
-from tiejax.lab.studies.layer_tying.equal_time import at_equal_time, seconds_of
-from tiejax.lab.studies.layer_tying.summary import Metrics, Sizes, summarise
 from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.statistics.arms import finite_seeds, replace_diverged, select_seeds
 from tiejax.statistics.claims import Claim, assess, assess_in_looks
+
+LAST_PART = 10  # the final training loss is the mean over the last tenth of the steps
+STORED = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+
+Metrics = Mapping[str, np.ndarray]
+Sizes = Mapping[str, Mapping[int, Mapping[str, int]]]  # method -> number of distinct layers -> parameters and bytes
+
+SizesOfMethod = Mapping[int, Mapping[str, int]]
 
 
 def analyse(
@@ -92,3 +101,155 @@ def losses_by_step(metrics: Metrics) -> dict[str, np.ndarray]:
     finite = np.isfinite(np.concatenate([metrics["train_loss"], metrics["validation_loss"]], axis=-1))
     order = np.argsort(step, kind="stable")
     return {"arms": metrics["methods"], "seeds": metrics["seeds"], "step": step[order], "finite": finite[..., order]}
+
+
+def distinct_layers(owner: np.ndarray) -> np.ndarray:
+    """Return the number of distinct layers of each owner map `[..., layer]`."""
+    return np.asarray((np.diff(np.sort(owner, axis=-1), axis=-1) != 0).sum(-1) + 1)
+
+
+def perplexity(loss: np.ndarray, tokens: float = 1.0) -> dict[str, Any]:
+    """Return the perplexity of losses `[seed]` per `tokens` tokens; with the mean tokens per word, the perplexity per word.
+
+    `mean` and `interval` are exp of the mean over seeds, in nats, and of its 95 % interval (Student's t; None for one seed).
+    """
+    nats = np.asarray(loss, dtype=float) * tokens
+    interval = None
+    if len(nats) > 1:
+        half = stats.t.ppf(0.975, len(nats) - 1) * nats.std(ddof=1) / np.sqrt(len(nats))
+        interval = np.exp([nats.mean() - half, nats.mean() + half]).tolist()
+    return {"seeds": np.exp(nats).tolist(), "mean": float(np.exp(nats.mean())), "interval": interval}
+
+
+def summarise(runs: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float], equal: Metrics) -> list[dict[str, Any]]:
+    """Return the `methods` of results.json, with lists of one value per seed. equal: the output of `at_equal_time`.
+
+    train_perplexity is over the last tenth of the steps, with dropout; the other losses are of the best step, except those at
+    equal time. seconds_per_step are medians over steps, and their mean over seeds.
+    """
+    rows, last = [], max(1, runs["train_loss"].shape[-1] // LAST_PART)
+    for method, name in enumerate(runs["methods"]):
+        test, validation, at_time = runs["test_loss"][method], runs["validation_loss_best"][method], equal["loss"][method]
+        seconds = np.median(runs["time_step"][method], axis=-1).tolist()
+        rows.append(
+            {
+                "method": str(name),
+                "train_perplexity": perplexity(runs["train_loss"][method][:, -last:].mean(-1, dtype=float)),
+                "test_loss": test.tolist(),
+                "validation_loss": validation.tolist(),
+                "test_perplexity": perplexity(test),
+                "test_perplexity_per_word": perplexity(test, tokens_per_word["test"]),
+                "validation_perplexity": perplexity(validation),
+                "equal_time_step": equal["step"][method].tolist(),
+                "equal_time_loss": at_time.tolist(),
+                "equal_time_perplexity": perplexity(at_time),
+                "best_step": runs["best_step"][method].tolist(),
+                **_layers(runs, method, sizes[str(name)]),
+                "seconds_per_step": {"seeds": seconds, "mean": float(np.mean(seconds))},
+                "best_owner": runs["best_owner"][method].tolist(),
+                "final_owner": runs["final_owner"][method].tolist(),
+            }
+        )
+    return rows
+
+
+def _layers(runs: Metrics, method: int, sizes: SizesOfMethod) -> dict[str, Any]:
+    """Return the layers and bytes of a method; distinct, replicated, parameters and their bytes are those of the best step."""
+    distinct, layers = distinct_layers(runs["best_owner"][method]), runs["best_owner"].shape[-1]
+    return {
+        "distinct": distinct.tolist(),
+        "distinct_in_training": runs["distinct"][method].mean(-1, dtype=float).tolist(),
+        "replicated": (1 - distinct / layers).tolist(),
+        "parameters": _by_size(sizes, "parameters", distinct).astype(int).tolist(),
+        "parameter_bytes": _by_size(sizes, "parameter_bytes", distinct).astype(int).tolist(),
+        "bytes": _bytes(sizes, runs["distinct"][method]),
+    }
+
+
+def _bytes(sizes: SizesOfMethod, distinct: np.ndarray) -> dict[str, Any]:
+    """Return the bytes of a method by seed, as means and maxima over steps; distinct: `[seed, step]`.
+
+    stored_bytes: parameters, gradients and optimizer state together.
+    """
+    every = {name: _by_size(sizes, name, distinct) for name in (*STORED, "peak_bytes")}
+    every["stored_bytes"] = np.sum([every[name] for name in STORED], axis=0)
+    return {
+        name: {"seeds": values.mean(-1).tolist(), "largest": values.max(-1).astype(int).tolist()}
+        for name, values in every.items()
+    }
+
+
+def _by_size(sizes: SizesOfMethod, name: str, distinct: np.ndarray) -> np.ndarray:
+    """Look up `name` in `sizes` for each number of distinct layers; returns an array of the shape of `distinct`."""
+    visited, index = np.unique(distinct, return_inverse=True)
+    if missing := sorted(set(visited.tolist()) - set(sizes)):
+        raise ValueError(f"sizes: no entry for {missing[0]} distinct layers, which occurred in the run")
+    return np.array([float(sizes[number][name]) for number in visited.tolist()])[index.reshape(distinct.shape)]
+
+
+def seconds_of(time_step: np.ndarray, distinct: np.ndarray) -> np.ndarray:
+    """Return the training time of the first 0, 1, ... steps in seconds, `[method, seed, step + 1]`.
+
+    time_step, distinct: seconds and number of distinct layers of each step, `[method, seed, step]`. The time of a
+    step is replaced by the median over all steps of its method with the same number of distinct layers, in all seeds, so that
+    the load of the machine during a single step (from other programs or other models of the run) does not favour a method.
+    """
+    taken = np.zeros((*time_step.shape[:2], time_step.shape[2] + 1))
+    for times, numbers, seconds in zip(time_step, distinct, taken, strict=True):
+        for number in np.unique(numbers):
+            seconds[:, 1:][numbers == number] = np.median(times[numbers == number])
+    return np.asarray(np.cumsum(taken, axis=-1))
+
+
+def at_equal_time(seconds: np.ndarray, validation_step: np.ndarray, validation_loss: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the validation loss of each method at the time when the fastest method of the seed finished its steps.
+
+    The loss is interpolated linearly in time between validations. seconds: `[method, seed, step + 1]`. Returns `budget`, the
+    seconds `[seed]`; `step`, the steps completed by then, and `loss`, both `[method, seed]`.
+    """
+    budget = seconds[..., -1].min(axis=0)
+    step, loss = np.zeros(seconds.shape[:2], int), np.zeros(seconds.shape[:2])
+    for method, seed in np.ndindex(seconds.shape[:2]):
+        elapsed = seconds[method, seed]
+        step[method, seed] = np.searchsorted(elapsed, budget[seed], side="right") - 1
+        loss[method, seed] = np.interp(budget[seed], elapsed[validation_step], validation_loss[method, seed])
+    return {"budget": budget, "step": step, "loss": loss}
+
+
+def by_episode(values: np.ndarray, episode: np.ndarray) -> np.ndarray:
+    """Average over the actions of each episode, `[..., action]` to `[..., episode]`, ignoring NaN."""
+    _, index = np.unique(episode, return_inverse=True)
+    in_episode = np.eye(index.max() + 1)[index]
+    counts = np.isfinite(values)
+    number = counts @ in_episode
+    summed = np.where(counts, values, 0) @ in_episode
+    return np.asarray(np.divide(summed, number, out=np.full(number.shape, np.nan), where=number > 0))
+
+
+def episode_arrays(runs: Metrics) -> dict[str, np.ndarray]:
+    """Return the arrays of a run by episode.
+
+    episode, episode_epsilon: `[episode]`. episode_reward, episode_q_loss, episode_distinct: `[agent, seed, episode]`, means
+    over actions. episode_owner: `[agent, seed, episode, layer]`, the owner map at the end of the episode.
+    """
+    episode = runs["action_episode"]
+    ends = np.flatnonzero(np.append(np.diff(episode) != 0, True))
+    return {
+        "episode": episode[ends],
+        "episode_owner": runs["action_owner"][:, :, ends],
+        "episode_distinct": by_episode(distinct_layers(runs["action_owner"]), episode),
+        "episode_reward": by_episode(runs["reward"], episode),
+        "episode_q_loss": by_episode(runs["q_loss"], episode),
+        "episode_epsilon": runs["epsilon"][ends],
+    }
+
+
+def agents_over_episodes(runs: Metrics) -> dict[str, Any]:
+    """Return the `agents` of results.json; runs: includes `episode_arrays`."""
+    return {
+        str(name): {
+            "episode": runs["episode"].tolist(),
+            **{value: runs[f"episode_{value}"][agent].tolist() for value in ("distinct", "reward", "q_loss")},
+        }
+        for agent, name in enumerate(runs["agents"])
+    }

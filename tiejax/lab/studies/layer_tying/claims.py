@@ -3,7 +3,7 @@
 Source: Hay and Wolf, ICLR 2024; equal time, random ties, fixed maps and several seeds are ours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,13 @@ MARGIN = 0.01  # nats per token
 CHOSEN_MAP = "sequence"  # the fixed map that a registered claim compares with the agent
 EQUAL_BYTES = 0.02  # the largest relative difference of bytes that count as equal
 
-Rows = Mapping[str, Mapping[str, Any]]  # rows of `summary.summarise` by method
+Rows = Mapping[str, Mapping[str, Any]]  # rows of `analysis.summarise` by method
 
 
 def claims(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, Variant]) -> list[Claim]:
     """Return the claims that apply to the methods of a run.
 
-    rows: the output of `summary.summarise`. variants: those of the settings, by name.
+    rows: the output of `analysis.summarise`. variants: those of the settings, by name.
 
     The registered claims of the published configuration are few enough that its first look, at ten seeds, can decide each.
     """
@@ -51,10 +51,7 @@ def _of_agents(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None
             value="equal_time_loss",
             words="validation loss at equal time",
         ),
-        _replicated(rows),
-        _replicated_by_learning(rows),
-        _memory(rows, "mean", "averaged over steps", "seeds"),
-        _memory(rows, "most", "maximum over steps", "largest", "exploratory"),
+        *_of_ties(rows),
         better(
             "learns/found-map",
             "found-map",
@@ -175,48 +172,43 @@ def _less(
     return Claim(claim, statement, estimand, difference, -1, goal=goal, family=family, unit="nats per token", margin=MARGIN)
 
 
-def _replicated(rows: Rows) -> Claim | None:
-    """Return the claim that most layers become copies."""
+def _of_ties(rows: Rows) -> Iterator[Claim]:
+    """Yield the claims about the copies that the agent makes, and the memory that its ties take."""
     if "agent" not in rows:
-        return None
-    return Claim(
+        return
+    replicated = np.array(rows["agent"]["replicated"])
+    yield Claim(
         "replicated/agent",
         f"With the agent at least {100 * REPLICATED:g} % of the layers are copies.",
         f"the mean share of layers that are copies at the best step, less {REPLICATED:g}",
-        np.array(rows["agent"]["replicated"]) - REPLICATED,
+        replicated - REPLICATED,
         1,
         unit="share of layers",
     )
-
-
-def _replicated_by_learning(rows: Rows) -> Claim | None:
-    """Return, for description, the difference in copies between the agent that learns and the one that ties at random."""
-    if "agent" not in rows or "random-agent" not in rows:
-        return None
-    return Claim(
-        "learns/replicated",
-        "More layers are copies with the agent than with one that always ties at random.",
-        "the mean share of layers that are copies at the best step, agent - random-agent",
-        np.array(rows["agent"]["replicated"]) - np.array(rows["random-agent"]["replicated"]),
-        1,
-        family="exploratory",
-        unit="share of layers",
-    )
-
-
-def _memory(rows: Rows, part: str, words: str, kind: str, family: Family = "registered") -> Claim | None:
-    """Return the claim that the agent's ties take less memory; kind: a key of `stored_bytes` in `summary`."""
-    if "agent" not in rows or "untied" not in rows:
-        return None
-    agent, untied = (np.array(rows[name]["bytes"]["stored_bytes"][kind], float) for name in ("agent", "untied"))
-    return Claim(
-        f"memory/{part}",
-        f"With the agent's ties, parameters, gradients and optimizer state take less memory ({words}).",
-        f"the mean ln of the ratio of bytes ({words}; without the agent's network), agent / untied",
-        np.log(agent / untied),
-        -1,
-        family=family,
-    )
+    if "random-agent" in rows:
+        yield Claim(
+            "learns/replicated",
+            "More layers are copies with the agent than with one that always ties at random.",
+            "the mean share of layers that are copies at the best step, agent - random-agent",
+            replicated - np.array(rows["random-agent"]["replicated"]),
+            1,
+            family="exploratory",
+            unit="share of layers",
+        )
+    kinds: dict[str, tuple[str, str, Family]] = {  # with a key of `stored_bytes` in `summarise`
+        "mean": ("averaged over steps", "seeds", "registered"),
+        "most": ("maximum over steps", "largest", "exploratory"),
+    }
+    for part, (words, kind, family) in kinds.items() if "untied" in rows else ():
+        agent, untied = (np.array(rows[name]["bytes"]["stored_bytes"][kind], float) for name in ("agent", "untied"))
+        yield Claim(
+            f"memory/{part}",
+            f"With the agent's ties, parameters, gradients and optimizer state take less memory ({words}).",
+            f"the mean ln of the ratio of bytes ({words}; without the agent's network), agent / untied",
+            np.log(agent / untied),
+            -1,
+            family=family,
+        )
 
 
 def _size(rows: Rows, method: str) -> str:

@@ -14,7 +14,6 @@ from tiejax.lab.runs.manifest import Manifest, is_as_written
 from tiejax.lab.runs.run_directory import CONFIG
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import jobs, model
-from tiejax.lab.studies.layer_tying.files import read_weights, weights_file
 from tiejax.lab.studies.layer_tying.job import mean_loss
 from tiejax.lab.studies.layer_tying.settings import Form, Settings
 from tiejax.lab.studies.layer_tying.text import Text, build_data, prepare
@@ -78,7 +77,7 @@ def read_untied(folder: Path, listed: Manifest, name: str) -> Weights:
             f"{folder / file}: damaged or missing; remove {folder / jobs.FINISHED / name}.npz and resume the run to train that "
             "model again"
         )
-    params, reads = read_weights(folder / file)
+    params, reads = model.read_weights(folder / file)
     if "lora" in params["encoder"]:
         raise BadInput(f"--model {name}: has low-rank adaptations; name a model with separate layers, such as that of untied")
     layers, distinct = len(reads), stack_size_of(params, model.STACK)
@@ -107,13 +106,10 @@ def convert(weights: Weights, owner: tying.Owner, rank: int | None) -> Converted
         params = with_stack(params, ADAPTATION, adaptation)
     slots = tying.slots(owner, "compact")
     means = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[slots], shared)
-    adapted = means if adaptation is None else lora.adapted(means, _in_float64(adaptation))
+    exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), adaptation)
+    adapted = means if adaptation is None else lora.adapted(means, exact)
     apart, left_out, norm = (_squared_distance(stack, other) for other in (means, adapted, None))
     return Converted(Weights(params, owner), rank, apart, left_out, norm)
-
-
-def _in_float64(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
 
 
 def _squared_distance(stack: Any, other: Any) -> float:
@@ -127,7 +123,7 @@ def file_of(weights: Weights) -> bytes:
     """Serialise the weights of a model in the format of a run's files."""
     of_layers = tying.expansion_slots(weights.owner)
     stack = jax.tree.map(lambda leaf: leaf[of_layers], stack_of(weights.params, model.STACK))
-    return weights_file(with_stack(weights.params, model.STACK, stack), weights.owner)
+    return model.weights_file(with_stack(weights.params, model.STACK, stack), weights.owner)
 
 
 def bytes_of(weights: Weights) -> int:

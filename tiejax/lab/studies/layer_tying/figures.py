@@ -1,17 +1,39 @@
-"""The figures of a layer-tying run, with captions."""
+"""The figures of a layer-tying run, with captions: methods side by side, owner maps as coloured cells, agents over episodes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
+from tiejax.lab.reporting.figures import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    YELLOW,
+    grid,
+    legend_below,
+    new_figure,
+    thousands,
+)
 from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.studies.layer_tying import drawing
-from tiejax.lab.studies.layer_tying.drawing import MIB
+from tiejax.lab.studies.layer_tying.analysis import Metrics
 
+METHOD_COLOURS = {"untied": "black", "agent": ORANGE, "random-agent": PURPLE, "random-map": SKY, "found-map": GREEN}
+STATIC_COLOURS = (BLUE, YELLOW, "#8C564B", "#999999", "#6A3D9A", "#A6B727")
+MARKERS = "osD^vPX*<>hpd8H1234"
+CLUSTER, APART = 1.02, 1.016  # methods whose bytes differ by less than this factor are drawn this factor apart
+MIB = 2**20
 MOST_SEEDS = 6  # panels of one row
 
-Metrics = Mapping[str, np.ndarray]
+Rows = Sequence[Mapping[str, Any]]  # `methods` of results.json
 
 
 def plot_all(runs: Metrics, findings: Mapping[str, Any]) -> list[Plot]:
@@ -31,95 +53,187 @@ def plot_all(runs: Metrics, findings: Mapping[str, Any]) -> list[Plot]:
 
 def plot_tie_maps(runs: Metrics) -> Plot:
     """Plot the layer that each layer copies at the end of every episode: a row per agent, a panel per seed."""
-    seeds = runs["seeds"][:MOST_SEEDS]
-    rows = {
-        str(name): {f"seed {seed}": runs["episode_owner"][agent, index] for index, seed in enumerate(seeds)}
-        for agent, name in enumerate(runs["agents"])
-    }
+    seeds, episode, owner = runs["seeds"][:MOST_SEEDS], runs["episode"], runs["episode_owner"]
+    agents, columns, layers = len(owner), len(seeds), owner.shape[-1]
+    height = float(np.clip(0.9 + 0.11 * layers, 1.7, 4.2))
+    figure, axes = new_figure(agents, columns, 1.6 + min(11.0, max(5.0, 3.3 * columns)), height * agents + 0.3)
+    colours, norm = owner_colours(layers), _norm(layers)
+    edges = np.append(episode, episode[-1] + 1) - 0.5
+    for panels, name, maps in zip(axes, runs["agents"], owner, strict=True):
+        for panel, seed, of_seed in zip(panels, seeds, maps, strict=False):
+            panel.pcolormesh(edges, np.arange(layers + 1) - 0.5, of_seed.T, cmap=colours, norm=norm, rasterized=True)
+            panel.set_title(f"seed {seed}")
+            panel.set_yticks(_every(layers, 12))
+            panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+            panel.grid(visible=False)
+        panels[0].set_ylabel(f"{name}\nlayer")
+    for panel in axes[-1]:
+        panel.set_xlabel("episode")
+    bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, ticks=_every(layers, 12), aspect=30 * agents, pad=0.01)
+    bar.set_label("copies layer")
+    bar.ax.minorticks_off()
+    bar.ax.tick_params(length=0)
+    bar.ax.grid(visible=False)
     subset = f" The first {MOST_SEEDS} of {len(runs['seeds'])} seeds." if len(runs["seeds"]) > MOST_SEEDS else ""
     return Plot(
         "map",
         "The tying map over time, at the end of each episode. The colour shows which layer a layer copies; independent layers "
         f"have their own colour.{subset}",
-        drawing.maps_over_time(runs["episode"], rows),
+        figure,
     )
 
 
 def plot_learning(runs: Metrics) -> Plot:
-    """Plot the validation perplexity of every method over steps and over time."""
-    names = [str(name) for name in runs["methods"]]
+    """Plot the validation perplexity of every method over steps and over time, without that of untrained models."""
+    figure, axes = new_figure(1, 2, 11.0, 4.8, share_y=True)
+    over_steps, over_time = axes[0]
+    losses = runs["validation_loss"][..., 1:].astype(float)
+    steps = np.broadcast_to(runs["validation_step"][1:], losses.shape)
+    for panel, x in ((over_steps, steps), (over_time, runs["validation_seconds"][..., 1:])):
+        for method, (name, style) in enumerate(styles([str(name) for name in runs["methods"]]).items()):
+            panel.plot(x[method].T, np.exp(losses[method].T), color=style.colour, alpha=0.3, linewidth=0.6)
+            mean = np.exp(losses[method].mean(0))
+            panel.plot(x[method].mean(0), mean, style.line, color=style.colour, linewidth=style.width, label=name)
+    if losses.size:
+        # The large losses of the first steps would hide later differences of a few percent.
+        every = np.exp(losses)
+        _round_numbers(over_steps, every.min(), min(every.max(), max(2.5 * every.min(), 1.1 * every[..., -1].max())))
+    over_steps.set_ylabel("validation perplexity")
+    over_steps.set_title("over steps")
+    thousands(over_steps)
+    over_time.set_title("over time")
+    over_time.set_xlabel("seconds of training")
+    over_time.set_xlim(left=0)
+    over_time.tick_params(labelleft=False)
+    legend_below(figure, over_steps, columns=6)
     return Plot(
         "learning",
         "Validation perplexity per token (on the blocks that select the best step) over steps and over seconds of training. "
         "Thin: a seed; thick: mean over seeds (of nats, and of seconds); dashed: fixed maps and variants. The first steps, "
         "with perplexities far above all final ones, lie outside the panel. The time of a step is the median over all steps of "
         "its method with the same number of distinct layers.",
-        drawing.learning(
-            runs["validation_step"],
-            dict(zip(names, runs["validation_loss"].astype(float), strict=True)),
-            dict(zip(names, runs["validation_seconds"], strict=True)),
-        ),
+        figure,
     )
 
 
-def plot_bytes(rows: Sequence[Mapping[str, Any]]) -> Plot:
-    """Plot the test loss of every method over the bytes of its parameters; rows: `methods` of results.json."""
-    points = {row["method"]: (np.array(row["parameter_bytes"], float), np.array(row["test_loss"], float)) for row in rows}
-    reference = "untied" if "untied" in points else None
-    dashed = " Dashed: the mean of the untied model." if reference else ""
+def plot_bytes(rows: Rows) -> Plot:
+    """Plot the test loss of every method over the bytes of its parameters: a dot per seed, a bar for the mean."""
+    figure, axes = new_figure(1, 1, 8.5, 5.2)
+    panel, style_of = axes[0, 0], styles([row["method"] for row in rows])
+    shift = side_by_side({row["method"]: float(np.mean(row["parameter_bytes"])) for row in rows})
+    for number, row in enumerate(rows):
+        name, loss = row["method"], np.array(row["test_loss"], float)
+        x, colour = np.array(row["parameter_bytes"], float) / MIB * shift[name], style_of[name].colour
+        panel.plot(x, loss, MARKERS[number % len(MARKERS)], color=colour, alpha=0.55, markersize=5, label=name)
+        middle = float(np.mean(x))
+        panel.hlines(loss.mean(), middle / APART**0.5, middle * APART**0.5, color=colour, linewidth=2.5)
+    dashed = ""
+    for row in rows:
+        if row["method"] == "untied":
+            panel.axhline(np.mean(row["test_loss"]), color="black", linestyle="--", linewidth=0.8)
+            dashed = " Dashed: the mean of the untied model."
+    panel.set_xscale("log")
+    _round_ticks(panel.xaxis)
+    panel.set_xlabel("parameters (MiB), logarithmic")
+    panel.set_ylabel("test loss (nats per token)")
+    legend_below(figure, panel, columns=4)
     return Plot(
         "bytes",
         "Test loss over the bytes of the parameters, both at the best step. A dot is a seed, a bar the mean over seeds; "
         f"methods with almost equal bytes are drawn side by side.{dashed}",
-        drawing.bytes_against_loss(points, reference),
+        figure,
     )
 
 
-def plot_methods(rows: Sequence[Mapping[str, Any]]) -> Plot:
-    """Plot perplexity, memory and time of every method; rows: `methods` of results.json."""
+def plot_methods(rows: Rows) -> Plot:
+    """Plot perplexity, memory and time of every method: a panel per measure, a dot per seed, a bar for the mean."""
     panels = {
-        "test perplexity per token": {row["method"]: row["test_perplexity"]["seeds"] for row in rows},
-        "parameters, gradients, optimizer (MiB)": {
-            row["method"]: [value / MIB for value in row["bytes"]["stored_bytes"]["seeds"]] for row in rows
-        },
-        "seconds per step": {row["method"]: row["seconds_per_step"]["seeds"] for row in rows},
+        "test perplexity per token": [row["test_perplexity"]["seeds"] for row in rows],
+        "parameters, gradients, optimizer (MiB)": [np.array(row["bytes"]["stored_bytes"]["seeds"]) / MIB for row in rows],
+        "seconds per step": [row["seconds_per_step"]["seeds"] for row in rows],
     }
+    figure, axes = new_figure(1, len(panels), 3.7 * len(panels), 0.9 + 0.3 * len(rows), share_y=True)
+    style_of = styles([row["method"] for row in rows])
+    for panel, (title, values) in zip(axes[0], panels.items(), strict=True):
+        every = np.array(values, dtype=float)  # [method, seed]
+        for row, (seeds, style) in enumerate(zip(every, style_of.values(), strict=True)):
+            panel.plot(seeds, np.full(len(seeds), row), "o", color=style.colour, alpha=0.5, markersize=5)
+            panel.vlines(seeds.mean(), row - 0.36, row + 0.36, color=style.colour, linewidth=2.5)
+        panel.set_title(title, fontsize=10)
+        if panel is not axes[0, 0] and (every > 0).any():
+            panel.set_xlim(0, 1.1 * np.nanmax(every))
+    axes[0, 0].set_yticks(range(len(rows)), list(style_of))
+    axes[0, 0].set_ylim(len(rows) - 0.4, -0.6)
     return Plot(
         "methods",
         "Test perplexity at the best step, bytes of parameters, gradients and optimizer state together (mean over training), "
         "and time of a training step (median over steps). One dot per seed; bars: means.",
-        drawing.methods(panels, from_zero=list(panels)[1:]),
+        figure,
     )
 
 
 def plot_agents(runs: Metrics) -> Plot:
     """Plot distinct layers, reward, Q loss and epsilon of the agents over episodes."""
     names = [str(name) for name in runs["agents"]]
-    panels = {
+    panels = {  # the seeds of each method `[seed, episode]`, by name
         "distinct layers": dict(zip(names, runs["episode_distinct"], strict=True)),
         "reward": dict(zip(names, runs["episode_reward"], strict=True)),
         "Q loss": dict(zip(names, runs["episode_q_loss"], strict=True)),
         "epsilon": {"agent" if "agent" in names else names[0]: runs["episode_epsilon"][None]},
     }
+    figure, axes = grid(len(panels), 2, 4.8, 2.7)
+    for panel, (title, curves) in zip(axes, panels.items(), strict=True):
+        for name, values in curves.items():
+            colour = styles([name])[name].colour
+            panel.plot(runs["episode"], values.T, color=colour, alpha=0.4, linewidth=0.7)
+            panel.plot(runs["episode"], values.mean(0), color=colour, linewidth=2, label=name)
+        every = np.stack([*curves.values()])
+        if title == "Q loss" and (every > 0).any():
+            _round_numbers(panel, every[every > 0].min(), every.max())
+        panel.set_title(title)
+        panel.set_xlabel("episode")
+    legend_below(figure, axes[0])
     return Plot(
         "agent",
         "The agents over episodes: distinct layers, reward and squared error of Q (means over the actions of an episode), and "
         "epsilon, the probability of a random action, at its end. Thin: a seed; thick: mean over seeds.",
-        drawing.over_episodes(runs["episode"], panels, ("Q loss",)),
+        figure,
     )
 
 
-def plot_final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Plot:
-    """Plot the final owner map of every method and seed."""
+def plot_final_maps(rows: Rows, seeds: Sequence[int]) -> Plot:
+    """Plot the final owner map of every method and seed as coloured cells with the number of the owner."""
+    maps = final_maps(rows, seeds)
+    owner = np.array([values for _, values in maps])
+    layers = owner.shape[1]
+    figure, axes = new_figure(1, 1, 2.0 + max(0.24 * layers, 2.5), 0.5 + 0.23 * len(maps))
+    panel, colours, norm = axes[0, 0], owner_colours(layers), _norm(layers)
+    panel.pcolormesh(owner, cmap=colours, norm=norm, edgecolors="white", linewidth=0.8)
+    size = 8 if layers <= 24 else 6.5
+    for row, column in np.ndindex(owner.shape):
+        red, green, blue, _ = colours(norm(owner[row, column]))
+        ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.45 else "white"
+        # Keep thousands of texts out of the layout, which would measure each of them.
+        panel.text(
+            column + 0.5, row + 0.52, str(owner[row, column]), ha="center", va="center", fontsize=size, color=ink
+        ).set_in_layout(False)
+    panel.set_yticks(np.arange(len(maps)) + 0.5, [label for label, _ in maps])
+    panel.set_xticks(_every(layers, 48) + 0.5, [str(layer) for layer in _every(layers, 48)], fontsize=size)
+    panel.invert_yaxis()
+    panel.set_xlabel("layer")
+    panel.tick_params(length=0)
+    panel.grid(visible=False)
+    for side in panel.spines.values():
+        side.set_visible(False)
     return Plot(
         "maps",
         "The final map of each method: for each layer, the number of the layer whose weights it uses. One row if all "
         "seeds have the same map.",
-        drawing.map_cells(final_maps(rows, seeds)),
+        figure,
     )
 
 
-def final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[tuple[str, list[int]]]:
+def final_maps(rows: Rows, seeds: Sequence[int]) -> list[tuple[str, list[int]]]:
     """Return (label, final map) of every method and seed, with one entry if all seeds of a method have the same map."""
     labelled = []
     for row in rows:
@@ -129,3 +243,76 @@ def final_maps(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[
         else:
             labelled += [(f"{row['method']}, seed {seed}", owner) for seed, owner in zip(seeds, maps, strict=True)]
     return labelled
+
+
+class Style(NamedTuple):
+    """The line style of a method in all figures; fixed maps are dashed."""
+
+    colour: str
+    line: str
+    width: float
+
+
+def styles(methods: Sequence[str]) -> dict[str, Style]:
+    """Return the style of each method: fixed for the known ones, assigned in order to fixed maps."""
+    static = [name for name in methods if name not in METHOD_COLOURS]
+    lines = ("--", ":", "-.")
+    return {
+        name: Style(METHOD_COLOURS[name], "-", 2.2)
+        if name in METHOD_COLOURS
+        else Style(
+            STATIC_COLOURS[static.index(name) % len(STATIC_COLOURS)],
+            lines[static.index(name) // len(STATIC_COLOURS) % len(lines)],
+            1.6,
+        )
+        for name in methods
+    }
+
+
+def owner_colours(layers: int) -> ListedColormap:
+    """Return one colour per layer, along the rainbow, with neighbours alternately light and dark."""
+    colours = mpl.colormaps["turbo"](np.linspace(0.04, 0.96, layers))[:, :3]
+    if layers > 6:
+        colours[1::2] = 0.5 + 0.5 * colours[1::2]
+        colours[0::2] *= 0.85
+    return ListedColormap(colours)
+
+
+def _norm(layers: int) -> BoundaryNorm:
+    return BoundaryNorm(np.arange(layers + 1) - 0.5, layers)
+
+
+def _every(layers: int, most: int) -> np.ndarray:
+    """Return the layers to label on an axis: about `most` or fewer, at round intervals."""
+    step = next(step for step in (1, 2, 4, 5, 10, 20, 50, 100, layers) if layers <= step * most)
+    return np.arange(0, layers, step)
+
+
+def _round_numbers(axes: Axes, low: float, high: float) -> None:
+    """Make the y axis logarithmic from low to high, with round tick labels even in a narrow range."""
+    axes.set_yscale("log")
+    if high > low:
+        axes.set_ylim(low * (low / high) ** 0.04, high * (high / low) ** 0.04)
+    if high < 8 * low:
+        _round_ticks(axes.yaxis)
+    else:
+        axes.yaxis.set_minor_formatter(lambda y, _: f"{y:,g}" if f"{y:e}"[0] in "235" else "")
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
+
+
+def _round_ticks(axis: Axis) -> None:
+    """Label round numbers of a narrow range on a logarithmic axis."""
+    axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(lambda x, _: f"{x:,g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def side_by_side(sizes: Mapping[str, float]) -> dict[str, float]:
+    """Return the factor by which each method is moved along a logarithmic axis, so that almost equal sizes do not overlap."""
+    shift: dict[str, float] = {}
+    left = sorted(sizes, key=lambda name: sizes[name])
+    while left:
+        cluster = [name for name in left if sizes[name] <= CLUSTER * sizes[left[0]]]
+        shift |= {name: APART ** (place - (len(cluster) - 1) / 2) for place, name in enumerate(cluster)}
+        left = left[len(cluster) :]
+    return shift

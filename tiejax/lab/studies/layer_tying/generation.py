@@ -12,11 +12,9 @@ from jaxtyping import Integer
 from tiejax import models, training
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.layer_tying.files import read_weights
-from tiejax.lab.studies.layer_tying.jobs import weights_of
-from tiejax.lab.studies.layer_tying.model import STACK, build_model
+from tiejax.lab.studies.layer_tying.jobs import ModelName, weights_of
+from tiejax.lab.studies.layer_tying.model import STACK, build_model, read_weights
 from tiejax.lab.studies.layer_tying.settings import Form, Settings
-from tiejax.lab.studies.layer_tying.trainer import ModelName
 from tiejax.text.errors import first_line
 from tiejax.training.stack import stack_of, with_stack
 from tiejax.training.step import products_in

@@ -13,8 +13,7 @@ from tiejax import models, tying
 from tiejax.lab.runs import manifest
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.layer_tying.files import read_weights
-from tiejax.lab.studies.layer_tying.model import STACK, build_model, initial
+from tiejax.lab.studies.layer_tying.model import STACK, build_model, initial, read_weights
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.system.files import check_file, read_bytes
 from tiejax.system.visible import cut

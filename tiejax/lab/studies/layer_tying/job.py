@@ -12,18 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 from tiejax import tying
 from tiejax.lab.studies.layer_tying import q_learning
-from tiejax.lab.studies.layer_tying.agent import Action, Agent
-from tiejax.lab.studies.layer_tying.clock import Clock
+from tiejax.lab.studies.layer_tying.q_learning import Action, Agent
 from tiejax.lab.studies.layer_tying.records import Log, Records
-from tiejax.lab.studies.layer_tying.schedule import rates_of
 from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.keys import stream
 from tiejax.training.layered import Layered
+from tiejax.training.optimizer import warmed_up
 from tiejax.training.stack import LayeredState
 from tiejax.tying.layer_ties import fixed_wiring
 
@@ -165,7 +166,9 @@ class _Model:
     state: LayeredState
     agent: Agent | None
     best: Best
+    rates: np.ndarray  # of every step
     at_once: int = 1  # groups
+    validation_s: float = 0.0
 
     @classmethod
     def from_host(cls, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> "_Model":
@@ -176,7 +179,8 @@ class _Model:
             floor = settings.epsilon_floor
             agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
         state = layered.to_device(saved.state, saved.ties.owner)
-        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best)
+        rates = rates_of(settings, settings.learning_rate if job.rate is None else job.rate)
+        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best, rates)
 
     def to_host(self) -> SavedState:
         """Return the model as a checkpoint stores it."""
@@ -189,20 +193,18 @@ class _Model:
         """The key from which each step's key for dropout is made."""
         return stream(jax.random.key(self.job.seed), "dropout")
 
-    @functools.cached_property
-    def rates(self) -> np.ndarray:
-        """The learning rate of every step."""
-        return rates_of(self.settings, self.settings.learning_rate if self.job.rate is None else self.job.rate)
-
     @property
     def wiring(self) -> tying.Wiring:
         return tying.wiring(self.ties, self.settings.storage, self.settings.gradient, self.settings.ties)
+
+    def clock(self) -> float:
+        """Return the time in seconds, without compilation and validations."""
+        return time.perf_counter() - self.layered.compile_s - self.validation_s
 
     def prepare(self) -> None:
         """Compile the agent, step and loss, and validate a new model before its first step."""
         if self.agent is not None:
             self.agent.compile(self.ties.observation)
-        _ = self.rates  # computed before the clock starts
         if self.step == 0:
             root = jax.random.key(self.job.seed)
             self.layered.compile_for(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)
@@ -227,11 +229,11 @@ class _Model:
         next_validation = self.step - self.step % self.settings.validate_every + self.settings.validate_every
         steps = min(self.settings.steps, next_validation) - self.step
         batches = [self.batches(later) for later in range(min(self.at_once, math.ceil(steps / k)))]
-        clock = Clock(self.layered)
+        began = self.clock()
         for some in batches:
-            losses += self.train(some[: min(k, self.settings.steps - self.step)], clock)
+            losses += self.train(some[: min(k, self.settings.steps - self.step)])
         jax.block_until_ready(self.state)
-        seconds = clock.seconds
+        seconds = self.clock() - began
         self.at_once = groups_at_once(seconds / len(batches))
         self._record_steps(losses, seconds)
         return len(losses), seconds
@@ -241,13 +243,15 @@ class _Model:
         assert self.settings.steps is not None
         k, steps_left = self.settings.k, self.settings.steps - self.step
         batches = self.batches()
-        clock = Clock(self.layered)  # includes the agent
+        began = self.clock()  # includes the agent
         action = self.act(agent)
-        losses = self.train(batches[: min(k, steps_left)], clock)
-        reward, q_loss = self.learn(agent, action, batches[k])
+        losses = self.train(batches[: min(k, steps_left)])
+        # The reward's batch is not trained on.
+        reward = q_learning.reward_of(self.settings.reward, self.layered.loss(self.state.params, batches[k], self.wiring))
+        q_loss = agent.learn(action, reward, self.ties.observation)
         # Do not wait for the reward of a random agent, which is only recorded, so that it does not count as training time.
         jax.block_until_ready((self.state, q_loss))
-        seconds = clock.seconds
+        seconds = self.clock() - began
         self._record_steps(losses, seconds)
         self._record_size()
         self._record_action(action, reward, q_loss)
@@ -262,7 +266,7 @@ class _Model:
             self.state = self.layered.move(self.state, move)
         return action
 
-    def train(self, batches: Sequence[Any], clock: Clock) -> list[jax.Array]:
+    def train(self, batches: Sequence[Any]) -> list[jax.Array]:
         """Take one step on each batch; return their losses."""
         losses: list[jax.Array] = []
         wiring = self.wiring
@@ -277,22 +281,18 @@ class _Model:
             self.step += len(some)
             if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
                 jax.block_until_ready(self.state)
-                with clock.paused():
-                    self.validate()
+                self.validate()
         return losses
-
-    def learn(self, agent: Agent, action: Action, batch: Any) -> tuple[jax.Array, Any]:
-        """Compute the reward on a batch that is not trained on, and learn from it; return reward and squared error."""
-        reward = q_learning.reward_of(self.settings.reward, self.layered.loss(self.state.params, batch, self.wiring))
-        return reward, agent.learn(action, reward, self.ties.observation)
 
     def validate(self) -> None:
         """Record the loss on the selection blocks, and save the model on the host if it is the best so far."""
+        began = self.clock()
         loss = mean_loss(self.layered, self.state.params, self.data.selection, self.wiring)
         self.log.add("validation", step=self.step, loss=loss)
         if loss < self.best.loss:
             params = self.layered.params_to_host(self.state.params, self.ties.owner)
             self.best = Best(np.asarray(loss), np.asarray(np.int64(self.step)), self.ties.owner.copy(), params)
+        self.validation_s += self.clock() - began
 
     def evaluate_best(self) -> None:
         """Record the losses of the best step on all held-out splits, and the owner maps."""
@@ -324,6 +324,21 @@ class _Model:
             q_loss=np.float32(q_loss),
             owner=self.ties.owner,
         )
+
+
+def rates_of(settings: Settings, rate: float) -> np.ndarray:
+    """Return the learning rate of every step, float32 `[steps]`.
+
+    It rises linearly from 0 in the first `warm_up` steps, then stays at `rate` or, with the schedule `cosine`, falls to 0 at
+    the end as rate / 2 (1 + cos(pi x)), where x is the share of the remaining steps that is done.
+    """
+    assert settings.steps is not None
+    rest = optax.constant_schedule(rate)
+    if settings.schedule == "cosine":
+        rest = optax.cosine_decay_schedule(rate, settings.steps - settings.warm_up)
+    schedule = warmed_up(rate, settings.warm_up, rest)
+    # A constant schedule returns a number of Python.
+    return np.asarray(jax.vmap(lambda step: jnp.asarray(schedule(step)))(jnp.arange(settings.steps)), np.float32)
 
 
 def groups_at_once(seconds: float) -> int:

@@ -1,7 +1,6 @@
-"""Scheduling of the models of a run over devices: each device trains one model at a time, then takes the next that is ready.
+"""Training of the models of a run: each device trains one model at a time, then takes the next that is ready.
 
-With more accelerators than models, groups of devices train a model together. With several processes per device, each process
-trains one model at a time.
+With more accelerators than models, groups of devices train a model together.
 """
 
 import concurrent.futures
@@ -9,27 +8,47 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
+from tiejax import tying
 from tiejax.lab.reporting.words import counted
+from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.runs.trackers import Tracker
+from tiejax.lab.runs.stages import Stopped
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.layer_tying import files
-from tiejax.lab.studies.layer_tying.processes import Assignment, RemoteTrainer
-from tiejax.lab.studies.layer_tying.records import Records, points_of
-from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Settings
-from tiejax.lab.studies.layer_tying.text import Text
-from tiejax.lab.studies.layer_tying.trainer import ModelName, Task, Trainer, Watcher, name_of
+from tiejax.lab.studies.layer_tying.initial_weights import params_at_start
+from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
+from tiejax.lab.studies.layer_tying.model import build, weights_file
+from tiejax.lab.studies.layer_tying.records import Records, points_of, read_records, records_file
+from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form
+from tiejax.lab.studies.layer_tying.text import Text, build_data
+from tiejax.models import TABLE_PATHS
+from tiejax.training.checkpoint import CheckpointMismatch
+from tiejax.training.layered import Layered
 
 FINISHED = "finished"  # folder with the records of trained models
 WAIT_S = 0.2
 
 T = TypeVar("T")
+
+
+class ModelName(NamedTuple):
+    """One model of a run. rate: the learning rate, of models that choose it; None for the reported ones."""
+
+    method: str
+    seed: int
+    rate: float | None = None
+
+
+def name_of(model: ModelName) -> str:
+    """Return the name of a model in file names."""
+    rate = "" if model.rate is None else f"-rate{model.rate!r}"
+    return f"{model.method}-seed{model.seed}{rate}"
 
 
 def records_of(model: ModelName) -> str:
@@ -43,51 +62,47 @@ def weights_of(model: ModelName) -> str:
 
 
 class Jobs:
-    """The queue of models of a run, with their progress.
+    """The queue of models of a run, with their progress; models of the same form share the compiled functions of a group.
 
     records: records of the trained models. rates: learning rate of each class of methods (default: that of the settings).
-    total, done, here: steps of all models that are expected, steps done so far, and steps done since this process began.
-    compile_s: seconds of compilation, summed over devices and processes. train_s: seconds of training.
+    done, here: steps of all models done so far, and steps done since this process began. train_s: seconds of training.
     """
 
-    def __init__(
-        self, settings: Settings, text: Text, directory: RunDirectory, resume: bool, console: Console, tracker: Tracker
-    ) -> None:
-        assert settings.steps is not None
-        self._settings, self._text, self._directory = settings, text, directory
-        self._resume, self._console, self._tracker = resume, console, tracker
-        self._stop: Callable[[], bool] = lambda: False
-        self._trainers: dict[tuple[jax.Device, ...], Trainer] = {}
-        self._processes: list[RemoteTrainer] = []
-        self._lock = threading.Lock()  # guards the fields below
+    def __init__(self, launched: Launched, text: Text, console: Console, stop: Callable[[], bool]) -> None:
+        assert launched.run is not None
+        self._settings, self._text, self._directory = launched.settings, text, launched.run
+        self._resume, self._console, self._tracker = launched.switches["resume"], console, launched.tracker
+        self._stop, self._steps = stop, int(launched.settings.steps)
+        self._lock = threading.Lock()  # guards the fields below, except `_data` and `_layered`, whose keys differ by thread
+        self._data: dict[tuple[jax.Device, ...], Data] = {}
+        self._layered: dict[tuple[tuple[jax.Device, ...], Form], Layered] = {}
         self.records: dict[ModelName, Records] = {}
         self.rates: Mapping[str, float] = {}
         self._expected: set[ModelName] = set()
-        self._models: list[ModelName] = []
         self._waiting: list[ModelName] = []
-        self._methods: dict[Trainer | RemoteTrainer, set[str]] = {}  # of which each trainer has trained models
-        self.done = 0
-        self.here, self.compile_s, self.train_s = 0, 0.0, 0.0
-
-    @property
-    def stopped(self) -> bool:
-        """Whether some models are unfinished."""
-        return len(self.records) < len(self._models)
+        self.done, self.here, self.train_s = 0, 0, 0.0
 
     @property
     def total(self) -> int:
         """The number of steps of all expected models."""
-        assert self._settings.steps is not None
-        return len(self._expected) * self._settings.steps
+        return len(self._expected) * self._steps
 
-    def train(self, models: Sequence[ModelName], devices: Sequence[jax.Device], stop: Callable[[], bool]) -> None:
-        """Train models, or stop when `stop()` is true; if one raises, re-raise after the others have saved checkpoints."""
+    @property
+    def compile_s(self) -> float:
+        """Seconds of compilation, summed over groups of devices."""
+        return sum(layered.compile_s for layered in self._layered.values())
+
+    def train(self, models: Sequence[ModelName]) -> None:
+        """Train models on all devices; if one raises, re-raise after the others have saved checkpoints.
+
+        Raises Stopped if the run was asked to stop and some are unfinished.
+        """
         self.expect(models)
         self._ask(models)
-        self._stop, began, before = stop, time.perf_counter(), self.train_s
-        trainers = self._trainers_on(devices, len(models))
-        with concurrent.futures.ThreadPoolExecutor(len(trainers)) as pool:
-            workers = [pool.submit(self._work, trainer) for trainer in trainers[: len(self._waiting)]]
+        began, before, devices = time.perf_counter(), self.train_s, jax.devices()
+        groups = groups_of(devices, len(models), self._settings.batch_size, devices[0].platform)
+        with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
+            workers = [pool.submit(self._work, tuple(group)) for group in groups[: len(self._waiting)]]
             try:
                 while not all(worker.done() for worker in workers):
                     time.sleep(WAIT_S)
@@ -101,85 +116,84 @@ class Jobs:
                 raise
         for worker in workers:
             worker.result()
+        if any(model not in self.records for model in models):
+            raise Stopped
 
     def expect(self, models: Sequence[ModelName]) -> None:
         """Count the steps of models that will be trained, now or later, in `total`."""
         self._expected |= set(models)
 
     def _ask(self, models: Sequence[ModelName]) -> None:
-        """Add models to the run; those that an earlier process finished are read."""
-        assert self._settings.steps is not None
-        new = [model for model in models if model not in self._models]
-        found = finished(self._directory, new)
-        self.records |= found
-        self._models += new
-        self._waiting += [model for model in new if model not in found]
-        self.done += len(found) * self._settings.steps
+        """Add models to the queue, unless they are trained; the records of those that an earlier process finished are read."""
+        for model in models:
+            if model not in self.records and self._directory.holds(records_of(model)):
+                self.records[model] = read_finished(self._directory, model)
+                self.done += self._steps
+        self._waiting += [model for model in models if model not in self.records]
 
-    def close(self) -> None:
-        """End the processes that train models."""
-        for trainer in self._processes:
-            trainer.close()
+    def _work(self, devices: tuple[jax.Device, ...]) -> None:
+        """Train models from the queue on a group of devices, one at a time."""
+        with jax.default_device(devices[0]):
+            if devices not in self._data:
+                self._data[devices] = build_data(self._settings, self._text)
+            while self._waiting and not self._stop():
+                model = self._next()
+                if model is None:
+                    time.sleep(WAIT_S)
+                else:
+                    self._train(model, devices)
 
-    def _trainers_on(self, devices: Sequence[jax.Device], models: int) -> Sequence[Trainer | RemoteTrainer]:
-        """Return a trainer for each group of devices, or one for each process."""
-        settings, text, directory, resume = self._settings, self._text, self._directory, self._resume
-        if settings.processes_per_device > 1:
-            if not self._processes:
-                numbers = [number for _ in range(settings.processes_per_device) for number in range(len(devices))]
-                assigned = [Assignment(settings, text, directory.manifest, resume, number) for number in numbers]
-                self._processes = list(map(RemoteTrainer, assigned))
-            return self._processes
-        groups = [tuple(group) for group in groups_of(devices, models, settings.batch_size, devices[0].platform)]
-        for group in groups:
-            if group not in self._trainers:
-                self._trainers[group] = Trainer(settings, text, directory, resume, group)
-        return [self._trainers[group] for group in groups]
-
-    def _work(self, trainer: Trainer | RemoteTrainer) -> None:
-        """Train models from the queue, one at a time."""
-        while self._waiting and not self._stop():
-            model = self._next(trainer)
-            if model is None:
-                time.sleep(WAIT_S)
-                continue
-            ended = trainer.train(self._task_of(model), self._watcher_of(model))
-            with self._lock:
-                self.compile_s += ended.compile_s
-            if ended.records is not None:
-                self._keep(model, ended.records, ended.weights)
-
-    def _next(self, trainer: Trainer | RemoteTrainer) -> ModelName | None:
-        """Take the first model that needs no agent or whose agent is trained; None if there is none.
-
-        A process, which shares no compiled functions with others, prefers the methods that it has trained, then those that no
-        other process has.
-        """
+    def _next(self) -> ModelName | None:
+        """Take the first model that needs no agent or whose agent is trained; None if there is none."""
         with self._lock:
-            ready = [model for model in self._waiting if not self._waits_for_agent(model) or self._agent_of(model) is not None]
-            if not ready:
-                return None
-            model = ready[0]
-            if self._processes:
-                own, others = self._methods.setdefault(trainer, set()), set().union(*self._methods.values())
-                model = min(ready, key=lambda model: (model.method not in own, model.method in others))
-                own.add(model.method)
-            self._waiting.remove(model)
-            return model
+            for model in self._waiting:
+                if (agent := self._agent_of(model)) is None or agent in self.records:
+                    self._waiting.remove(model)
+                    return model
+            return None
 
-    def _task_of(self, model: ModelName) -> Task:
-        rate = self.rates.get(self._settings.class_of(model.method)) if model.rate is None else model.rate
-        return Task(model, rate, self._agent_of(model))
+    def _agent_of(self, model: ModelName) -> ModelName | None:
+        """Return the agent whose records a model needs, None if it needs none."""
+        needed = model.rate is None and model.method in AFTER_AGENT and "agent" in self._settings.methods
+        return ModelName("agent", model.seed) if needed else None
 
-    def _watcher_of(self, model: ModelName) -> Watcher:
-        return Watcher(lambda: self._stop(), self._count, functools.partial(self._track, model), self._console.warn)
+    def _train(self, model: ModelName, devices: tuple[jax.Device, ...]) -> None:
+        """Train a model, resuming from its last checkpoint if the run is resumed, and keep it unless it was stopped."""
+        settings, agent, data = self._settings, self._agent_of(model), self._data[devices]
+        job = job_of(settings, model.method, model.seed, None if agent is None else self.records[agent])._replace(
+            rate=self.rates.get(settings.class_of(model.method)) if model.rate is None else model.rate,
+            params=params_at_start(settings, self._directory, model.method),
+        )
+        folder = self._directory.checkpoints / name_of(model) / "steps"
+        with self._lock:  # orbax must not be started by several threads at once
+            checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
+        try:
+            trained = run_job(
+                self._layered_of(devices, settings.form(model.method)),
+                settings,
+                job,
+                # The choice of a rate needs no loss on other text than that of the validations.
+                data if model.rate is None else data._replace(held_out={}),
+                checkpoints,
+                resume=self._resume,
+                stop_requested=lambda: self._stop(),
+                on_steps=self._count,
+                on_saved=functools.partial(self._track, model),
+                checkpoint_s=settings.checkpoint_every,
+            )
+        except CheckpointMismatch as error:
+            raise BadInput(f"--resume: {error}") from None
+        checkpoints.close()
+        if trained is not None:
+            records, params = trained
+            weights = None if model.rate is not None else weights_file(params, records["final"]["best_owner"][0])
+            self._keep(model, records, weights)
 
-    def _waits_for_agent(self, model: ModelName) -> bool:
-        return model.rate is None and model.method in AFTER_AGENT and "agent" in self._settings.methods
-
-    def _agent_of(self, model: ModelName) -> Records | None:
-        """Return the records of the agent that a model needs; None if it is not trained yet or needs none."""
-        return self.records.get(ModelName("agent", model.seed)) if self._waits_for_agent(model) else None
+    def _layered_of(self, devices: tuple[jax.Device, ...], form: Form) -> Layered:
+        if (devices, form) not in self._layered:
+            streams = self._text.streams
+            self._layered[devices, form] = build(self._settings, streams.vocabulary, streams.begin, devices, form=form)
+        return self._layered[devices, form]
 
     def _count(self, steps: int, seconds: float) -> None:
         """Add to the steps done; steps that took no time were done by an earlier process."""
@@ -197,7 +211,7 @@ class Jobs:
         with self._lock:  # every write updates the one file that lists the contents of the run
             if weights is not None:
                 self._directory.write(weights_of(model), weights)
-            self._directory.write(records_of(model), files.records_file(records))
+            self._directory.write(records_of(model), records_file(records))
             self.records[model] = records
         self._directory.remove(f"checkpoints/{name_of(model)}")
         if model.rate is not None:
@@ -227,17 +241,14 @@ def groups_of(devices: Sequence[T], models: int, rows: int, platform: str) -> li
     return [devices[first : first + size] for first in range(0, len(devices), size)]
 
 
-def finished(directory: RunDirectory, models: Sequence[ModelName]) -> dict[ModelName, Records]:
-    """Return the records of the models that an earlier process finished."""
-    records = {}
-    for model in models:
-        if directory.holds(records_of(model)):
-            records[model] = files.read_records(directory.read(records_of(model), "that model is trained again"))
-            if model.rate is None and not directory.intact(weights_of(model)):
-                raise BadInput(
-                    f"--resume: {directory.path / weights_of(model)} is damaged or missing; remove "
-                    f"{directory.path / records_of(model)} to train that model again"
-                )
-            # Left over if the run was killed between writing the records and removing the checkpoints.
-            directory.remove(f"checkpoints/{name_of(model)}")
+def read_finished(directory: RunDirectory, model: ModelName) -> Records:
+    """Return the records of a model that an earlier process finished; raises BadInput if they or its weights are damaged."""
+    records = read_records(directory.read(records_of(model), "that model is trained again"))
+    if model.rate is None and not directory.intact(weights_of(model)):
+        raise BadInput(
+            f"--resume: {directory.path / weights_of(model)} is damaged or missing; remove "
+            f"{directory.path / records_of(model)} to train that model again"
+        )
+    # Left over if the run was killed between writing the records and removing the checkpoints.
+    directory.remove(f"checkpoints/{name_of(model)}")
     return records

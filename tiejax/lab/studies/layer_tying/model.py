@@ -1,13 +1,17 @@
-"""The model, loss and optimizer of a layer-tying run, compiled for the devices that train it."""
+"""The model, loss and optimizer of a layer-tying run, compiled for the devices that train it, and the file of its weights."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import safetensors.flax
 
 from tiejax import models, training, tying
 from tiejax.lab.studies.layer_tying.settings import Form, Settings
@@ -35,26 +39,14 @@ def build_model(settings: Settings, vocabulary: int, form: Form | None = None) -
     """
     vocabulary += settings.objective == "masked"  # and [MASK]
     form = settings.form("untied") if form is None else form
-    model = _gpt2(settings, vocabulary, form) if settings.architecture == "gpt2" else _bert(settings, vocabulary, form)
-    return model.clone(encoder=model.encoder.clone(stack_size=1, parent=None))
-
-
-def computed_in(settings: Settings) -> jnp.dtype:
-    """Return the dtype of computation in the layers; wider weights are cast when they are read."""
-    return jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
-
-
-def _bert(settings: Settings, vocabulary: int, form: Form) -> models.LanguageModel:
-    """Return BERT with its head; a causal one differs only by its attention mask, as `transformers.BertLMHeadModel`."""
-    model = bert.build(
-        Shape(form.width, form.width, form.width, settings.layers, settings.heads),
-        vocabulary,
-        settings.context,
-        dropout=settings.dropout,
-        padding=settings.padding,
-        rematerialise=True,
-        dtype=computed_in(settings),
-    )
+    how: dict[str, Any] = {"dropout": settings.dropout, "padding": settings.padding, "dtype": computed_in(settings)}
+    if settings.architecture == "gpt2":
+        context = settings.context + (settings.details == "published")
+        model = gpt2.build(vocabulary, settings.layers, form.width, settings.heads, form.feed_forward, context, **how)
+    else:  # with BERT's head; a causal one differs only by its attention mask, as `transformers.BertLMHeadModel`
+        shape = Shape(form.width, form.width, form.width, settings.layers, settings.heads)
+        model = bert.build(shape, vocabulary, settings.context, rematerialise=True, **how)
+        model = model.clone(head_activation=settings.activation)
     encoder = model.encoder.clone(
         feed_forward=form.feed_forward,
         activation=settings.activation,
@@ -62,28 +54,15 @@ def _bert(settings: Settings, vocabulary: int, form: Form) -> models.LanguageMod
         attention_dropout=settings.attention_dropout,
         lora_rank=form.lora_rank,
         residual_scale=form.residual_scale,
+        stack_size=1,
         parent=None,
     )
-    return model.clone(encoder=encoder, head_activation=settings.activation)
+    return model.clone(encoder=encoder)
 
 
-def _gpt2(settings: Settings, vocabulary: int, form: Form) -> models.LanguageModel:
-    return gpt2.build(
-        vocabulary,
-        settings.layers,
-        form.width,
-        settings.heads,
-        form.feed_forward,
-        settings.context + (settings.details == "published"),
-        activation=settings.activation,
-        dropout=settings.dropout,
-        attention_dropout=settings.attention_dropout,
-        causal=settings.objective == "causal",
-        padding=settings.padding,
-        dtype=computed_in(settings),
-        lora_rank=form.lora_rank,
-        residual_scale=form.residual_scale,
-    )
+def computed_in(settings: Settings) -> jnp.dtype:
+    """Return the dtype of computation in the layers; wider weights are cast when they are read."""
+    return jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
 
 
 def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, Any], Any]:
@@ -190,3 +169,27 @@ def facts_of_model(settings: Settings, vocabulary: int) -> dict[str, Any]:
     shapes = jax.eval_shape(init, jax.random.key(0), np.arange(settings.layers))
     number = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     return {"parameters_untied": number - math.prod(shapes["head"]["embedding"].shape), "activation": settings.activation}
+
+
+def weights_file(params: Any, owner: np.ndarray) -> bytes:
+    """Serialise parameters, stacked over all layers, as a safetensors file with each distinct array once.
+
+    The ties are in its metadata: `owner`, the layer whose weights each layer uses; `places`, the slot of each layer in the
+    saved stack; `tied`, the paths of the two tables that share one array.
+    """
+    # Index by owner, as `to_device` does with a state on the host, so that this works with resolved and with published ties.
+    stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params, STACK))
+    leaves = jax.tree_util.tree_leaves_with_path(with_stack(params, STACK, stack))
+    named = {jax.tree_util.keystr(path, simple=True, separator="/"): jnp.asarray(leaf) for path, leaf in leaves}
+    facts = {"owner": owner.tolist(), "places": tying.slots(owner, "compact").tolist(), "tied": models.TABLE_PATHS}
+    content: bytes = safetensors.flax.save(named, {name: json.dumps(value) for name, value in facts.items()})
+    return content
+
+
+def read_weights(path: Path) -> tuple[Any, np.ndarray]:
+    """Read a file of `weights_file`: the full parameters, and the slot of the stack that each layer reads, int32 `[layers]`."""
+    with safetensors.safe_open(path, "flax") as file:
+        facts = file.metadata()
+        named = {tuple(name.split("/")): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    params = tying.view(flax.traverse_util.unflatten_dict(named), [tying.Tie(*json.loads(facts["tied"]))])
+    return params, np.array(json.loads(facts["places"]), np.int32)

@@ -1,16 +1,22 @@
-"""Q-learning of layer ties, as pure functions on one transition (s, layer, action, reward, s').
+"""Q-learning of layer ties, as pure functions on one transition (s, layer, action, reward, s'), and the agent of one model.
 
 The state s gives for each of L layers the layer that it copies, with s_i = i if layer i is independent. Layer i has i + 1
 actions: copy layer 0, ..., i - 1, or be independent. One network returns the values of the actions of all layers, concatenated.
 Source: Hay and Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024.
 """
 
-from typing import Literal, NamedTuple
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int32, Key
+
+from tiejax import tying
+from tiejax.training.keys import stream
 
 HIDDEN = 128
 DISCOUNT = 0.99
@@ -30,11 +36,11 @@ class Learner(NamedTuple):
 class Transition(NamedTuple):
     """An action with its reward. state, next_state: s before and after the action."""
 
-    state: Int32[Array, "layers"]
+    state: Int32[Array, " layers"]
     layer: Int32[Array, ""]
     action: Int32[Array, ""]
     reward: Float[Array, ""]
-    next_state: Int32[Array, "layers"]
+    next_state: Int32[Array, " layers"]
 
 
 def number_of_values(layers: int) -> int:
@@ -60,7 +66,7 @@ def init(key: Key[Array, ""], layers: int) -> Network:
     return network
 
 
-def values(network: Network, state: Int32[Array, "layers"]) -> Float[Array, "values"]:
+def values(network: Network, state: Int32[Array, " layers"]) -> Float[Array, "values"]:
     """Return Q(s, .) of the actions of all layers; the input is s as floats, unscaled."""
     before = jnp.dot(state.astype(jnp.float32), network["hidden_kernel"], precision="highest") + network["hidden_bias"]
     return jnp.dot(jax.nn.relu(before), network["out_kernel"], precision="highest") + network["out_bias"]
@@ -72,14 +78,18 @@ def epsilon_at(episode: int, floor: float, decay: float = 0.95) -> float:
 
 
 def choose(
-    network: Network, state: Int32[Array, "layers"], layer: Int32[Array, ""], epsilon: Float[Array, ""], key: Key[Array, ""]
+    network: Network, state: Int32[Array, " layers"], layer: Int32[Array, ""], epsilon: Float[Array, ""], key: Key[Array, ""]
 ) -> Int32[Array, ""]:
-    """Return an epsilon-greedy action: uniform over the actions of layer i with probability epsilon, otherwise argmax Q."""
+    """Return an epsilon-greedy action: uniform over the actions of layer i with probability epsilon, otherwise argmax Q.
+
+    An agent whose values are not finite, after the reward of a diverged model, no longer acts: the layer stays as it is.
+    """
     explore_key, action_key = jax.random.split(key)
-    first = layer * (layer + 1) // 2
-    greedy = jnp.argmax(values(network, state) + mask_of(layer, len(state))) - first
+    first, found = layer * (layer + 1) // 2, values(network, state)
+    greedy = jnp.argmax(found + mask_of(layer, len(state))) - first
     uniform = jax.random.randint(action_key, (), 0, layer + 1)
-    return jnp.where(jax.random.uniform(explore_key) < epsilon, uniform, greedy).astype(jnp.int32)
+    chosen = jnp.where(jax.random.uniform(explore_key) < epsilon, uniform, greedy)
+    return jnp.where(jnp.all(jnp.isfinite(found)), chosen, state[layer]).astype(jnp.int32)
 
 
 def reward_of(kind: Reward, loss: Float[Array, ""]) -> Float[Array, ""]:
@@ -119,3 +129,62 @@ def learn(learner: Learner, transition: Transition) -> tuple[Learner, Float[Arra
     updates, opt_state = make_optimizer().update(grads, learner.opt_state, learner.network)
     network = optax.apply_updates(learner.network, updates)
     return Learner(network, opt_state), loss
+
+
+# Compiled once for all models of a run.
+_choose, _learn = jax.jit(choose), jax.jit(learn)
+
+
+class Action(NamedTuple):
+    """An agent's action: make `layer` a copy of the earlier layer `choice`, or independent if `choice == layer`.
+
+    observation: the ties as the agent observed them before the action.
+    """
+
+    episode: int
+    layer: int
+    choice: int
+    epsilon: float
+    observation: tying.Owner
+
+
+@dataclasses.dataclass
+class Agent:
+    """An agent that acts on the layers above the first in turn; a pass over all of them is an episode.
+
+    kind: whether the agent learns or always acts at random. root: the random key of the model's seed. to_device: puts arrays on
+    the devices of the model. actions: the number of actions so far.
+    """
+
+    kind: Literal["learner", "random"]
+    layers: int
+    epsilon_floor: float
+    root: jax.Array
+    to_device: Callable[[Any], Any]
+    learner: Learner
+    actions: int = 0
+
+    def compile(self, observation: tying.Owner) -> None:
+        """Compile acting and learning ahead of time, so that their compilation is not part of a measured time."""
+        one, key = np.int32(1), jax.random.key(0)
+        jax.block_until_ready(_choose(self.learner.network, *self.to_device((observation, one, np.float32(1), key))))
+        transition = Transition(*self.to_device((observation, one, one, np.float32(0), observation)))
+        jax.block_until_ready(_learn(self.learner, transition))
+
+    def act(self, observation: tying.Owner) -> Action:
+        """Choose an action for the next layer in turn."""
+        episode, index = divmod(self.actions, self.layers - 1)
+        layer = index + 1
+        epsilon = 1.0 if self.kind == "random" else epsilon_at(episode, self.epsilon_floor)
+        key = jax.random.fold_in(stream(self.root, "choices"), self.actions)
+        choice = int(_choose(self.learner.network, *self.to_device((observation, np.int32(layer), np.float32(epsilon), key))))
+        self.actions += 1
+        return Action(episode, layer, choice, epsilon, observation)
+
+    def learn(self, action: Action, reward: jax.Array, observation: tying.Owner) -> Any:
+        """Learn from the reward of an action and the observation after it; return the squared error, NaN for a random agent."""
+        if self.kind == "random":
+            return np.float32(np.nan)
+        transition = action.observation, np.int32(action.layer), np.int32(action.choice), reward, observation
+        self.learner, q_loss = _learn(self.learner, Transition(*self.to_device(transition)))
+        return q_loss

@@ -1,12 +1,13 @@
-"""The records of each model in training, and their conversion to the arrays of a run."""
+"""The records of each model in training, their file, and their conversion to the arrays of a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tiejax.lab.runs.arrays import arrays_of, npz
 from tiejax.lab.runs.trackers import series_name
-from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
+from tiejax.lab.studies.layer_tying.settings import Settings
 
 Records = dict[str, dict[str, np.ndarray]]  # group -> name -> rows
 
@@ -38,6 +39,20 @@ class Log:
         return {group: {name: np.array(values) for name, values in fields.items()} for group, fields in self._rows.items()}
 
 
+def records_file(records: Records) -> bytes:
+    """Serialise the records of a model as an .npz file."""
+    return npz({f"{group}/{name}": values for group, fields in records.items() for name, values in fields.items()})
+
+
+def read_records(content: bytes) -> Records:
+    """Parse the records of a model from an .npz file."""
+    records: Records = {}
+    for key, values in arrays_of(content).items():
+        group, _, name = key.partition("/")
+        records.setdefault(group, {})[name] = values
+    return records
+
+
 def points_of(records: Records, method: str, seed: int, k: int) -> dict[int, dict[str, float]]:
     """Return the points that a tracker shows of a model: number of trained steps -> series -> value.
 
@@ -66,7 +81,7 @@ def metrics_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -
 
     records: by (method, seed).
     """
-    agents = [name for name in settings.names if name in AGENTS]
+    agents = settings.agents
 
     def stacked(names: Sequence[str], group: str, field: str) -> np.ndarray:
         return np.array([[records[name, seed][group][field] for seed in settings.seed_list] for name in names])

@@ -127,12 +127,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         validation_blocks: number of blocks per validation, spread evenly over the split; --test_blocks applies to the
             evaluation of the best step
         test_blocks: number of blocks of each held-out split on which the best step is evaluated (default: all)
-        processes_per_device: number of processes that train models on each device at the same time, each one model at a time;
-            with 1, this process trains. A small model leaves a GPU mostly idle. The measured times are longer with several
     """
 
     SEEDS = 1
     LOOKS = (10, 16, 24)  # type: ignore[assignment]
+    REMOVED = {"processes_per_device": range(1, 65)}  # noqa: RUF012, a constant
 
     validation: list[str] = dataclasses.field(default_factory=list)
     test: list[str] = dataclasses.field(default_factory=list)
@@ -167,16 +166,18 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     validate_every: int = 250
     validation_blocks: int = 256
     test_blocks: int | None = None
-    processes_per_device: int = 1
 
     def resolved(self) -> "Settings":
         """Return the settings with every default filled in; raises BadInput if they are invalid."""
         if self.steps is not None and self.episodes is not None:
             raise BadInput("--steps and --episodes: give one of them")
-        checks.check_counts(self, ("layers", "width", "k", "episodes", "rate_seeds", "processes_per_device"))
+        checks.check_counts(self, ("layers", "width", "k", "episodes", "rate_seeds"))
         fields = dataclasses.asdict(self) | checks.seeds_of_looks(self, self.SEEDS)
         if self.steps is None:
-            fields["steps"], fields["episodes"] = 2000 if self.episodes is None else self._steps_of(self.episodes), None
+            fields["steps"], fields["episodes"] = 2000, None
+            if self.episodes is not None:  # each with k steps for each layer above the first
+                fields["steps"] = self.episodes * max(1, self.layers - 1) * self.k
+                check_steps("episodes", self.episodes, fields["steps"])
         if self.data_dir is None:
             fields["data_dir"] = checks.default_data_dir()
         fields["feed_forward"] = 4 * self.width if self.feed_forward is None else self.feed_forward
@@ -184,12 +185,6 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         settings = Settings(**fields)
         settings.check()
         return settings
-
-    def _steps_of(self, episodes: int) -> int:
-        """Return the steps of `episodes` episodes: k steps for each layer above the first."""
-        steps = episodes * max(1, self.layers - 1) * self.k
-        check_steps("episodes", episodes, steps)
-        return steps
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""
@@ -263,19 +258,15 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             name: variant._replace(width=None) if variant.width == self.width else variant for name, variant in variants.items()
         }
 
-    def variant(self, method: str) -> Variant | None:
-        """Return the variant of this name, None for other methods."""
-        return self.variants_by_name.get(method)
-
     def form(self, method: str) -> Form:
         """Return what a method changes in the model."""
-        variant, feed_forward = self.variant(method) or Variant("untied"), self.feed_forward or 4 * self.width
+        variant, feed_forward = self.variants_by_name.get(method) or Variant("untied"), self.feed_forward or 4 * self.width
         width = variant.width or self.width
         return Form(width, feed_forward * width // self.width, variant.lora_rank, SCALES[variant.residual_scale])
 
     def class_of(self, method: str) -> str:
         """Return the class of a method, whose methods share a learning rate."""
-        variant = self.variant(method)
+        variant = self.variants_by_name.get(method)
         if method in AGENTS:
             return method
         if variant is not None and (variant.initial_weights is not None or variant.width is not None):
@@ -293,7 +284,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         assert self.distinct is not None
         if method in AGENTS or method in AFTER_AGENT:
             return None
-        if (variant := self.variant(method)) is not None:
+        if (variant := self.variants_by_name.get(method)) is not None:
             return variant.owner(self.layers, self.distinct)
         if self.maps and method in self.maps:
             return check_owner(self.maps[method])
@@ -345,10 +336,9 @@ STUDY = Study(
     run="tiejax.lab.studies.layer_tying.study:run",
     sizes=sizes,
     prepare="tiejax.lab.studies.layer_tying.study:prepare",
-    may_change=("checkpoint_every", "data_dir", "tracker", "processes_per_device"),
+    may_change=("checkpoint_every", "data_dir", "tracker"),
     appends=True,
     single_process=True,
-    shares_devices=lambda settings: settings.processes_per_device > 1,
     # One device that uses all cores is faster for fewer models than cores, since CPU devices do not share a model.
     device_a_core=lambda settings: len(settings.names) * len(settings.seed_list) >= cores(),
 )

@@ -1,6 +1,6 @@
 """Memory estimates of a layer-tying run in closed form, for use before jax is imported and once the vocabulary is known.
 
-They count the models that train at once on one device, because the number of devices is known only to jax.
+They count one model, which trains on one device, because the number of devices is known only to jax.
 """
 
 from typing import Any
@@ -13,7 +13,6 @@ HIDDEN = 128  # hidden width of the agent's network
 # The resolved settings that the estimate depends on.
 OPTIONS = (
     "width", "layers", "vocab_size", "feed_forward", "batch_size", "context", "seeds", "steps", "k", "variants",
-    "processes_per_device",
 )  # fmt: skip
 
 
@@ -47,12 +46,11 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     # On the host, with a slot for every layer: the state last saved, and the parameters of the best step.
     state = (1 + MOMENTS + 1) * whole + bool(settings.agents) * STATE * agent_parameters(settings.layers)
     places = settings.batch_size * settings.context
-    at_once = min(settings.processes_per_device, len(settings.names) * settings.number_of_seeds)
     return Need(
-        at_once * state,
+        state,
         records_bytes(settings, len(settings.agents)),
-        at_once * (settings.k + 1) * places * bytes_of_token(vocabulary),
-        at_once * (_on_device(settings, vocabulary) * of_value + settings.layers * places * settings.width * of_state),
+        (settings.k + 1) * places * bytes_of_token(vocabulary),
+        _on_device(settings, vocabulary) * of_value + settings.layers * places * settings.width * of_state,
     )
 
 

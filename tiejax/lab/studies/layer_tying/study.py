@@ -1,7 +1,7 @@
 """Dynamic layer tying: layers tied by an agent during training (Hay and Wolf, ICLR 2024), compared with fixed maps."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,35 +13,24 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import facts_of, looks_done, next_seeds
 from tiejax.lab.runs.rates import Tried, best_rates, choose_rate, rate_lines, tuning_rows
-from tiejax.lab.runs.resume import keep_text
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stopped
+from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, timing_of
 from tiejax.lab.settings.checks import seed_list
-from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import figures, page
-from tiejax.lab.studies.layer_tying.analysis import analyse
+from tiejax.lab.studies.layer_tying.analysis import Metrics, analyse
 from tiejax.lab.studies.layer_tying.generation import generated
 from tiejax.lab.studies.layer_tying.initial_weights import keep_initial, read_initial
-from tiejax.lab.studies.layer_tying.jobs import Jobs, best_loss
+from tiejax.lab.studies.layer_tying.jobs import Jobs, ModelName, best_loss
 from tiejax.lab.studies.layer_tying.model import facts_of_model
 from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
-from tiejax.lab.studies.layer_tying.summary import Metrics
 from tiejax.lab.studies.layer_tying.text import Text
 from tiejax.lab.studies.layer_tying.text import prepare as prepare_text
-from tiejax.lab.studies.layer_tying.trainer import ModelName
 from tiejax.system.json_values import plain
 
 Results = dict[str, Any]
-
-
-class Trained(NamedTuple):
-    """A trained run: learning rates that were tried by class, the findings of results.json, and the arrays for figures."""
-
-    tried: dict[str, Tried]
-    findings: Results
-    runs: Metrics
 
 
 class Prepared(NamedTuple):
@@ -53,8 +42,6 @@ class Prepared(NamedTuple):
 
 def prepare(settings: Settings, console: Console, resume: bool) -> Prepared:
     """Prepare the text of a run, and read the weights from which its variants start; raises BadInput."""
-    if settings.processes_per_device > 1 and jax.default_backend() == "tpu":
-        raise BadInput("--processes_per_device: expected 1 on a TPU, which only one process can use")
     text = prepare_text(settings, console, resume)
     return Prepared(text, {} if resume else read_initial(settings, text.streams.vocabulary))
 
@@ -68,19 +55,17 @@ def run(launched: Launched, console: Console) -> int:
     tokenizer_file = streams.tokenizer_file.read_bytes()
     data = keep_text(directory, streams.facts | {"fingerprint": streams.fingerprint}, tokenizer_file)
     keep_initial(settings, directory, streams.vocabulary, prepared.weights)
-    stop, facts = begin(launched, console)
+    stop = begin(launched, console)
     model = facts_of_model(settings, streams.vocabulary)
     announce(settings, text, model["parameters_untied"], console)
 
-    jobs = Jobs(settings, text, directory, launched.switches["resume"], console, launched.tracker)
+    jobs = Jobs(launched, text, console, stop)
     try:
         with console:
-            tried, findings, runs = train_all(launched, jobs, text, stop, console)
+            tried, findings, runs = train_all(launched, jobs, text, console)
     except Stopped:
         console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; continue with the same command and --resume")
         return 130
-    finally:
-        jobs.close()
 
     results = plain(
         {
@@ -99,21 +84,24 @@ def run(launched: Launched, console: Console) -> int:
         decode = functools.partial(tokenizers.Tokenizer.from_buffer(tokenizer_file).decode, skip_special_tokens=False)
         validation = text.blocks["validation"]
         results["generated"] = generated(settings, directory, validation, streams.vocabulary, decode, console.warn)
-    finish(directory, settings, results, facts, figures.plot_all(runs, findings), page.page, console, launched.tracker)
+    finish(launched, console, results, figures.plot_all(runs, findings), page.page)
     return 0
 
 
-def train_all(launched: Launched, jobs: Jobs, text: Text, stop: Callable[[], bool], console: Console) -> Trained:
-    """Choose the learning rates, and train and assess the seeds of all looks. Raises Stopped."""
+def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> tuple[dict[str, Tried], Results, Metrics]:
+    """Choose the learning rates, and train and assess the seeds of all looks. Raises Stopped.
+
+    Returns the rates that were tried by class, the findings of results.json, and the arrays for figures.
+    """
     settings, directory = launched.settings, launched.run
     assert directory is not None
     jobs.expect(reported(settings, directory))
-    tried = tune(jobs, settings, stop)
+    tried = tune(jobs, settings)
     for line in rate_lines(tried):
         console.say(line)
     jobs.rates = best_rates(tried)
     while True:
-        train(jobs, reported(settings, directory), stop)
+        jobs.train(reported(settings, directory))
         parts = [seed_list(part) for part in directory.manifest.all_parts]
         looks = looks_done(settings, [len(part) for part in parts])
         trained = settings.of_seeds([seed for part in parts for seed in part])
@@ -122,14 +110,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, stop: Callable[[], boo
         directory.write_metrics(metrics)
         findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
-            return Trained(tried, {"sizes": sizes, **findings, **facts_of(looks, parts)}, runs)
-
-
-def train(jobs: Jobs, models: Sequence[ModelName], stop: Callable[[], bool]) -> None:
-    """Train models on all devices. Raises Stopped if some are unfinished."""
-    jobs.train(models, jax.devices(), stop)
-    if jobs.stopped:
-        raise Stopped
+            return tried, {"sizes": sizes, **findings, **facts_of(looks, parts)}, runs
 
 
 def reported(settings: Settings, directory: RunDirectory) -> list[ModelName]:
@@ -142,7 +123,7 @@ def models_of(settings: Settings, seeds: Sequence[int]) -> list[ModelName]:
     return [ModelName(method, seed) for seed in seeds for method in settings.names]
 
 
-def tune(jobs: Jobs, settings: Settings, stop: Callable[[], bool]) -> dict[str, Tried]:
+def tune(jobs: Jobs, settings: Settings) -> dict[str, Tried]:
     """Choose the learning rate of each class of methods among `--rates`; none without. Raises Stopped.
 
     The given rates are tried for all classes at once, further ones class by class.
@@ -154,11 +135,11 @@ def tune(jobs: Jobs, settings: Settings, stop: Callable[[], bool]) -> dict[str, 
         return [ModelName(method, seed, rate) for rate in tried for seed in settings.tuning_seeds]
 
     def losses_of(method: str, tried: Sequence[float]) -> np.ndarray:
-        train(jobs, models(method, tried), stop)
+        jobs.train(models(method, tried))
         return np.array([[best_loss(jobs.records[model]) for model in models(method, [rate])] for rate in tried])
 
     methods = settings.classes
-    train(jobs, [model for method in methods.values() for model in models(method, settings.rates)], stop)
+    jobs.train([model for method in methods.values() for model in models(method, settings.rates)])
     return {name: choose_rate(settings.rates, functools.partial(losses_of, method)) for name, method in methods.items()}
 
 

@@ -8,17 +8,16 @@ import numpy as np
 
 from tiejax import training
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import text_arguments
+from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import check_memory
 from tiejax.lab.studies.layer_tying import sizes
 from tiejax.lab.studies.layer_tying.job import Data
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.text import blocks, streams
-from tiejax.text.errors import CorpusError
+from tiejax.text.array_records import SPLITS
 from tiejax.text.streams import Streams
 
-SPLITS = ("train", "validation", "test")
 PUBLISHED_HELD_OUT_BATCH = 10  # blocks of a held-out batch in the published code, regardless of the training batch size
 
 
@@ -48,18 +47,9 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
 
     resume: use the vocabulary with which the run was started.
     """
-    try:
-        with console.preparing() as progress:
-            prepared = streams.prepare(
-                **text_arguments(settings, resume),
-                validation=settings.validation,
-                test=settings.test,
-                say=console.say,
-                progress=progress,
-            )
+    with preparing(settings, console, resume) as asked:
+        prepared = streams.prepare(**asked, validation=settings.validation, test=settings.test)
         by_split = {name: blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in SPLITS}
-    except CorpusError as error:
-        raise BadInput(f"--{error}") from None
     if settings.padding is not None and settings.padding >= prepared.vocabulary:
         raise BadInput(f"--padding: expected a token id <= {prepared.vocabulary - 1}, got {settings.padding}")
     check_memory(settings, lambda settings: sizes.need(settings, prepared.vocabulary), sizes.OPTIONS)

@@ -63,7 +63,7 @@ class TextObjective:
     model: Any
     masking: Masking
     pairs: Int[Array, "pairs 2"]
-    bucket: Int[np.ndarray, "vocabulary"]
+    bucket: Int[np.ndarray, " vocabulary"]
     buckets: int
 
     @classmethod

@@ -12,9 +12,8 @@ from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_tr
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.resume import keep_text
-from tiejax.lab.runs.train import begin, timing, train, warn_of_deadlock
-from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.runs.text import keep_text
+from tiejax.lab.runs.train import begin, check_same_data, timing, train, warn_of_deadlock
 from tiejax.lab.studies.text_mlm import claims, figures, page, untie_page
 from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, names_of_arms, reach
 from tiejax.lab.studies.text_mlm.records import named_arrays, with_distances
@@ -25,7 +24,6 @@ from tiejax.statistics import untie_curve
 from tiejax.statistics.arms import diverged_members, select_seeds
 from tiejax.statistics.untie_arms import Arms
 from tiejax.system.json_values import plain
-from tiejax.training import cluster
 from tiejax.training.loop import Trained
 
 
@@ -34,8 +32,9 @@ def run(launched: Launched, console: Console) -> int:
     settings, directory = launched.settings, launched.run
     text, plan = launched.prepared
     data = text.facts if directory is None else keep_text(directory, text.facts, text.tokenizer)
-    check_texts_agree(text)
-    stop, facts = begin(launched, console)
+    hint = "--data_dir: the processes prepared different texts; give a directory that all share, or a --tokenizer"
+    check_same_data(text.facts["fingerprint"], hint)
+    stop = begin(launched, console)
     arms = arms_of(settings, plan)
     names = names_of_arms(settings, plan)
     models = len(names) * len(settings.seed_list)
@@ -63,17 +62,8 @@ def run(launched: Launched, console: Console) -> int:
             "timing": timing_on_text(trained, models, plan),
         }
     )
-    finish(
-        directory, settings, results, facts, plots, page.page if arms is None else untie_page.page, console, launched.tracker
-    )
+    finish(launched, console, results, plots, page.page if arms is None else untie_page.page)
     return 0
-
-
-def check_texts_agree(text: Text) -> None:
-    """Raise BadInput if the processes of a multi-process run have prepared different texts."""
-    fingerprint = np.frombuffer(bytes.fromhex(text.facts["fingerprint"])[:8], np.int64).tolist()
-    if len({tuple(theirs) for theirs in cluster.or_die(lambda: cluster.agree(fingerprint))}) > 1:
-        raise BadInput("--data_dir: the processes prepared different texts; give a directory that all share, or a --tokenizer")
 
 
 def announce(settings: Settings, text: Text, plan: StepPlan, models: int, console: Console) -> None:

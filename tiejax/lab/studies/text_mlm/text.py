@@ -1,13 +1,12 @@
 """The text of a run: its sentences, twins, recorded pairs of words, frequency buckets and step plan."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.resume import text_arguments
+from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import Need, check_memory, check_steps
@@ -17,7 +16,6 @@ from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 from tiejax.text import buckets, sentences
 from tiejax.text import twins as planting
 from tiejax.text.array_records import Sequences
-from tiejax.text.errors import CorpusError
 from tiejax.text.tokenizer import Vocabulary
 
 UNRELATED_PAIRS = 100  # as published
@@ -39,19 +37,22 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
 
     resume: use the vocabulary with which the run was started.
     """
-    try:
-        with console.preparing() as progress:
-            prepared = sentences.prepare(
-                **text_arguments(settings, resume),
-                max_length=settings.max_length,
-                min_length=settings.min_length,
-                rows_are_sentences=settings.rows_are_sentences,
-                say=console.say,
-                progress=progress,
-            )
-            text = with_twins(settings, prepared, console.warn)
-    except CorpusError as error:
-        raise BadInput(f"--{error}") from None
+    with preparing(settings, console, resume) as asked:
+        prepared = sentences.prepare(
+            **asked,
+            max_length=settings.max_length,
+            min_length=settings.min_length,
+            rows_are_sentences=settings.rows_are_sentences,
+        )
+        vocabulary = prepared.vocabulary
+        unknown = vocabulary.unknown if settings.missing_words == "as_unknown" else None
+        twins, missing = planting.plant(settings.sets, vocabulary.size, vocabulary.id_of, unknown)
+        train, validation = prepared.split("train"), prepared.split("validation")
+    if missing:
+        outcome = "given twins of the unknown token" if unknown is not None else "left out"
+        console.warn(f"not in the vocabulary, so {outcome}: {', '.join(missing)}")
+    facts = prepared.facts | {"fingerprint": prepared.fingerprint}
+    text = Text(vocabulary, twins, train, validation, facts, prepared.tokenizer_file.read_bytes())
     planned = plan(settings, text, jax.device_count(), jax.local_device_count(), jax.default_backend())
     checks.check_untie_steps(settings.untie_at or [], planned.steps)
     decided = sizes.Decided(
@@ -63,22 +64,6 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
 
     check_memory(settings, need, sizes.OPTIONS, alone=jax.process_count() == 1)
     return text, planned
-
-
-def with_twins(settings: Settings, prepared: sentences.Prepared, warn: Callable[[str], None]) -> Text:
-    """Plant the twins of the settings in a prepared text; raises BadInput."""
-    vocabulary = prepared.vocabulary
-    unknown = vocabulary.unknown if settings.missing_words == "as_unknown" else None
-    try:
-        twins, missing = planting.plant(settings.sets, vocabulary.size, vocabulary.id_of, unknown)
-    except ValueError as error:
-        raise BadInput(f"--{error}") from None
-    if missing:
-        outcome = "given twins of the unknown token" if unknown is not None else "left out"
-        warn(f"not in the vocabulary, so {outcome}: {', '.join(missing)}")
-    train, validation = prepared.split("train"), prepared.split("validation")
-    facts = prepared.facts | {"fingerprint": prepared.fingerprint}
-    return Text(vocabulary, twins, train, validation, facts, prepared.tokenizer_file.read_bytes())
 
 
 def plan(settings: Settings, text: Text, devices: int, local: int, platform: str) -> StepPlan:
@@ -100,40 +85,27 @@ def plan(settings: Settings, text: Text, devices: int, local: int, platform: str
     return planned
 
 
-class _Pairs:
-    """A growing list of pairs: their ids, their words, and the index of the set of each."""
-
-    def __init__(self) -> None:
-        self.ids: list[tuple[int, int]] = []
-        self.words: list[str] = []
-        self.sets: list[int] = []
-
-    def add(self, ids: tuple[int, int], words: str, number: int) -> None:
-        self.ids.append(ids)
-        self.words.append(words)
-        self.sets.append(number)
-
-
 def pairs_of(text: Text) -> tuple[list[tuple[int, int]], dict[str, np.ndarray]]:
     """Return the pairs of ids with recorded distances, and the arrays that describe them in metrics.npz.
 
     The pairs are every word with its twin, set by set, then `UNRELATED_PAIRS` pairs of different words.
     """
-    twins, unknown, pairs = text.twins, text.vocabulary.unknown, _Pairs()
+    twins, unknown = text.twins, text.vocabulary.unknown
+    pairs: list[tuple[tuple[int, int], str, int]] = []  # ids, words, and the number of the set
     # The unknown token is never a target, but its twin is: among targets, its twin has probability 1.
     as_target = [1.0 if token == unknown else p for token, p in zip(twins.ids, twins.probability, strict=True)]
     probabilities = sorted(set(as_target), key=lambda p: (p != 0.5, -p))
     for number, probability in enumerate(probabilities):
         for place in (place for place, p in enumerate(as_target) if p == probability):
-            pairs.add((twins.ids[place], twins.size + place), twins.words[place], number)
+            pairs.append(((twins.ids[place], twins.size + place), twins.words[place], number))
     # A word that is not in the vocabulary appears in these pairs as the unknown token, as published.
     for first, second in planting.unrelated(len(twins.ids), UNRELATED_PAIRS):
         words = f"{twins.words[first]}/{twins.words[second]}"
-        pairs.add((twins.ids[first], twins.ids[second]), words, len(probabilities))
+        pairs.append(((twins.ids[first], twins.ids[second]), words, len(probabilities)))
     names = ["twin of the unknown token" if p == 1 else f"twins {f'{p:g}'.removeprefix('0')}" for p in probabilities]
-    return pairs.ids, {
-        "pair_words": np.array(pairs.words),
-        "pair_set": np.array(pairs.sets, dtype=int),
+    return [ids for ids, _, _ in pairs], {
+        "pair_words": np.array([words for _, words, _ in pairs]),
+        "pair_set": np.array([number for _, _, number in pairs], dtype=int),
         "set_names": np.array([*names, "unrelated"]),
         "set_probability": np.array([*probabilities, np.nan]),
     }

@@ -18,12 +18,9 @@ CAPTION = (
 
 
 def plot_all(results: Mapping[str, Any]) -> list[Plot]:
-    """Return the figure; none if there are no pairs."""
-    return [plot_paths(results)] if results["pairs"] else []
-
-
-def plot_paths(results: Mapping[str, Any]) -> Plot:
-    """Plot the relative input distances of all pairs along the minimisation, one panel per arm."""
+    """Plot the relative input distances of all pairs along the minimisation, one panel per arm; no figure without pairs."""
+    if not results["pairs"]:
+        return []
     figure, axes = figures.new_figure(1, len(ARMS), 4.6 * len(ARMS), 3.2, share_y=True)
     for panel, arm in zip(axes[0], ARMS, strict=True):
         for pair, colour in zip(results["pairs"], figures.SERIES, strict=False):
@@ -38,4 +35,4 @@ def plot_paths(results: Mapping[str, Any]) -> Plot:
     axes[0, 0].set_ylabel("relative distance")
     fullest = max(range(len(ARMS)), key=lambda arm: len(results["members"][ARMS[arm]]))
     figures.legend_below(figure, axes[0, fullest])
-    return Plot("paths", CAPTION, figure)
+    return [Plot("paths", CAPTION, figure)]

@@ -81,10 +81,10 @@ STUDY = Study(
             "quiet": "print only warnings and the path of the report",
         },
         first=("members", "most", "iterations", "apart", "overwrite", "out"),
-        positional={"run": "directory of a finished EXor run of one task"},
+        positional=("run",),
     ),
     run="tiejax.lab.studies.theory.study:run",
-    claims_at_end=True,
+    reserves_at_end=True,
     single_process=True,
     device_a_core=lambda settings: False,
     any_platform=lambda settings: False,  # the CPU

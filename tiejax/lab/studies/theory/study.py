@@ -10,16 +10,14 @@ from tiejax import models, tying
 from tiejax.geometry.distances import group_pairs
 from tiejax.lab.runs.checkpoints import quiet_libraries
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.finish import leave
+from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.restored import restored_parts
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.exor.bayes_risk import bayes_risk
 from tiejax.lab.studies.exor.engines import Engine
 from tiejax.lab.studies.exor.ensemble import build_engine, build_ensemble
-from tiejax.lab.studies.exor.symbols import Symbols
-from tiejax.lab.studies.exor.task import split
+from tiejax.lab.studies.exor.task import EXor, bayes_risk, split
 from tiejax.lab.studies.exor.theory import (
     Minimiser,
     distances,
@@ -45,9 +43,9 @@ def run(launched: Launched, console: Console) -> int:
         results = plain(check(settings, console.warn, progress))
 
     # Claimed last, so that a check that fails leaves no directory.
-    directory = RunDirectory.claim(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
-    facts = directory.write_environment({"devices": ["cpu"]}, launched.command)
-    report = leave(directory, settings, results, facts, figures.plot_all(results), page.page)
+    directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
+    directory.write_environment({"devices": ["cpu"]}, launched.command)
+    report = write_outputs(directory, settings, results, figures.plot_all(results), page.page)
     for line in page.finding(results):
         console.say(line)
     console.result(f"report: {report}")
@@ -74,7 +72,7 @@ def check(settings: Settings, warn: Callable[[str], None], progress: Progress) -
         | {"weight_decay": of_run.weight_decay},
         "model": of_run.model_settings,
         "bayes_cross_entropy": bayes_risk(task, split(task.bits)["train"])[1],
-        "pairs": {pair: Symbols.of(task).imbalance(pair) for pair, used in task.used.items() if len(used) > 1},
+        "pairs": {pair: task.imbalance(pair) for pair, used in task.used.items() if len(used) > 1},
         "iterations": settings.iterations,
         "apart": settings.apart,
         "members": members,
@@ -120,13 +118,13 @@ def continue_members(
     """Minimise the loss of the members of an arm, by seed; return a row for each."""
     if not members:
         return []
-    symbols, rows = Symbols.of(engine.tasks[0]), []
+    task, rows = engine.tasks[0], []
     minimiser = Minimiser(loss, next(iter(members.values())), ties)
     for number, (seed, params) in enumerate(members.items()):
         progress(f"{arm} members", number, len(members))
         start = jax.tree.map(lambda leaf: np.asarray(leaf, float), params)
         if settings.apart is not None:
-            start = moved_apart(start, symbols, settings.apart, tied=bool(ties))
+            start = moved_apart(start, task, settings.apart, tied=bool(ties))
         path: list[dict[str, float]] = []
 
         def on_path(params: Any, path: list[dict[str, float]] = path) -> None:
@@ -143,15 +141,15 @@ def continue_members(
 
 def measures(engine: Engine, params: Any) -> dict[str, float]:
     """Return the distances of the pairs in both tables and, if there is a reading map, its smallest share and what it reads."""
-    symbols = Symbols.of(engine.tasks[0])
+    task = engine.tasks[0]
     found: dict[str, float] = {}
     for table, name in (("input", "embed"), ("output", "head")):
-        for pair, (distance, relative) in distances(np.asarray(params[name]["embedding"]), symbols).items():
+        for pair, (distance, relative) in distances(np.asarray(params[name]["embedding"]), task).items():
             found |= {f"{table}/{pair}/distance": distance, f"{table}/{pair}/relative": relative}
     reading = reading_map(engine, params)
     if reading is None:
         return found
-    read = distances(np.asarray(params["embed"]["embedding"]) @ reading.T, symbols)
+    read = distances(np.asarray(params["embed"]["embedding"]) @ reading.T, task)
     return found | {"reading": smallest_share(reading)} | {f"read/{pair}/relative": both[1] for pair, both in read.items()}
 
 
@@ -160,14 +158,14 @@ def join(path: Sequence[dict[str, float]]) -> dict[str, list[float]]:
     return {name: [point[name] for point in path] for name in path[0]}
 
 
-def moved_apart(params: Any, symbols: Symbols, relative: float, tied: bool) -> Any:
+def moved_apart(params: Any, task: EXor, relative: float, tied: bool) -> Any:
     """Return parameters whose pairs of input embeddings are moved to a relative distance, along the lines from their means.
 
     The scale of relative distances is that before the move. tied: whether the output table is the same table.
     """
     table = np.array(params["embed"]["embedding"], float)
-    scale = scale_of(table, symbols)
-    for spellings in symbols.used.values():
+    scale = scale_of(table, task)
+    for spellings in task.used.values():
         rows = list(spellings)
         if len(rows) < 2:
             continue

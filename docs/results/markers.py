@@ -1,0 +1,129 @@
+"""Marked parts of Markdown pages, rendered from the published runs in docs/results.
+
+A page marks a table, a value of a claim, or a cell of a table by comments:
+
+    <!-- table: exor.json claims -->
+    ...
+    <!-- end of table -->
+
+    Tying costs <!-- value: exor.json price/main estimate -->0.1 nats<!-- end -->: <!-- value: exor.json price/main verdict
+    -->supported<!-- end -->. <!-- cell: exor.json Numbers: solved :: untied :: seeds -->12<!-- end --> models solve it.
+
+What stands between two comments is rendered from the file: a table is `claims` or a table of the run's report, by title; a
+value is a field of a claim (`FIELDS`); a cell is named by the title of its table, its row (first column) and its column.
+Beginnings of titles are enough if they are unique. So no number is copied by hand, and outdated pages can be detected.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from docs.results.published import Table
+from tiejax.lab.reporting.finding import EARLIER, is_current, opening
+from tiejax.lab.reporting.words import about, cells, interval_words, number, with_unit
+
+NAME, INSIDE = r"((?:(?!-->).)+?)", r"((?:(?!<!--).)*)"
+TABLE = re.compile(rf"(<!-- table: (\S+) {NAME} -->\n){INSIDE}(<!-- end of table -->)", re.DOTALL)
+INLINE = re.compile(rf"(<!-- (value|cell): (\S+)\s{NAME}\s-->){INSIDE}(<!-- end -->)", re.DOTALL)
+BEGIN = re.compile(r"<!-- (?:table|value|cell):")
+CELL = " :: "  # between table, row and column of a cell
+BAR = r"\|"  # an escaped bar, which does not end a cell
+
+Row = Mapping[str, Any]
+FIELDS: dict[str, Callable[[Row], str]] = {
+    "estimate": lambda row: with_unit(row["estimate"], row),
+    "interval": lambda row: interval_words(row["interval"]),
+    "interval_adjusted": lambda row: interval_words(row["interval_adjusted"]),
+    "p_adjusted": lambda row: number(row["p_adjusted"]),
+    "n": lambda row: f"{row['n']:,}",
+    "look": lambda row: f"{row['look']:,}",
+    "margin": lambda row: with_unit(row["margin"], row),
+    "smallest_detectable": lambda row: with_unit(row["smallest_detectable"], row),
+    "seeds_needed": lambda row: number(row["seeds_needed"]),
+    "verdict": lambda row: verdict(row),
+    "statement": lambda row: str(row["statement"]),
+    "sentence": opening,
+}
+
+
+def render(page: str, folder: Path) -> str:
+    """Return a Markdown page with its marked parts rendered from the JSON files in `folder`.
+
+    Raises ValueError if a file, table, claim or field does not exist, or a mark has no end.
+    """
+    begun, complete = len(BEGIN.findall(page)), len(TABLE.findall(page)) + len(INLINE.findall(page))
+    if begun != complete:
+        raise ValueError(
+            f"{begun} marked parts begin, but {complete} are complete; expected <!-- KIND: FILE NAME -->, text, end"
+        )
+
+    def write_table(block: re.Match[str]) -> str:
+        begin, file, name, _, end = block.groups()
+        return f"{begin}{markdown(*_table(_read(folder, file), ' '.join(name.split()), file))}\n{end}"
+
+    def write_inline(part: re.Match[str]) -> str:
+        begin, kind, file, name, _, end = part.groups()
+        find = _value if kind == "value" else _cell
+        return f"{begin}{find(_read(folder, file), ' '.join(name.split()), file).replace('|', BAR)}{end}"
+
+    return INLINE.sub(write_inline, TABLE.sub(write_table, page))
+
+
+def _read(folder: Path, file: str) -> dict[str, Any]:
+    if not (folder / file).is_file():
+        raise ValueError(f"{file}: not found, but a page refers to it; add its run first")
+    found: dict[str, Any] = json.loads((folder / file).read_text())
+    return found
+
+
+def _table(found: Mapping[str, Any], name: str, file: str) -> Table:
+    if name == "claims":
+        return _claims(found["claims"])
+    matching = [title for title in found["tables"] if title.startswith(name)]
+    if name not in matching and len(matching) != 1:
+        raise ValueError(f"{file}: unknown table {name!r}; it has claims, {', '.join(map(repr, found['tables']))}")
+    table = found["tables"][name if name in matching else matching[0]]
+    return table["columns"], table["rows"]
+
+
+def _cell(found: Mapping[str, Any], name: str, file: str) -> str:
+    title, row, column = ([*name.split(CELL), "", ""])[:3]
+    columns, rows = _table(found, title, file)
+    by_name = {cells[0]: dict(zip(columns, cells, strict=True)) for cells in rows}
+    if column not in by_name.get(row, {}):
+        raise ValueError(f"{file}: no cell {name!r}; the table has rows {', '.join(by_name)} and columns {', '.join(columns)}")
+    return by_name[row][column]
+
+
+def _value(found: Mapping[str, Any], name: str, file: str) -> str:
+    claim, _, field = name.rpartition(" ")
+    rows = {row["id"]: row for row in found["claims"]}
+    if claim not in rows:
+        raise ValueError(f"{file}: unknown claim {claim!r}; it has {', '.join(rows)}")
+    if field not in FIELDS:
+        raise ValueError(f"{file}: unknown field {field!r} of a claim; expected one of {', '.join(FIELDS)}")
+    try:
+        return FIELDS[field](rows[claim])
+    except KeyError:
+        raise ValueError(f"{file}: claim {claim!r} was tested by the {EARLIER}, which have no {field!r}") from None
+
+
+def verdict(row: Row) -> str:
+    """Return the verdict of a claim, marked if it is one by earlier rules."""
+    return f"{row['verdict']}{'' if is_current(row) else f' ({EARLIER})'}"
+
+
+def _claims(claims: Sequence[Row]) -> Table:
+    """Return the table of claims: statement, estimand, estimate, intervals, adjusted p, n, verdict."""
+    rows = []
+    for claim in claims:
+        rows.append([claim["statement"], about(claim), *cells(claim), verdict(claim)])
+    return ["claim", "estimand", "estimate", "95 % interval", "adjusted interval", "p, adjusted", "n", "verdict"], rows
+
+
+def markdown(columns: list[str], rows: list[list[str]]) -> str:
+    """Format a table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |" for line in lines)

@@ -1,0 +1,148 @@
+"""Tables, values and cells of pages, rendered from published runs, and whether all pages are up to date."""
+
+import importlib
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+from claim_rows import CLAIM, EARLIER, EXPLORATORY
+
+from docs.results import markers
+from tiejax.lab.reporting.finding import opening
+
+ROOT = Path(__file__).parents[2]
+PAGE = """# A page
+
+<!-- table: run.json claims -->
+<!-- end of table -->
+
+Words.
+
+<!-- table: run.json Numbers: the shapes -->
+old rows
+<!-- end of table -->
+"""
+UNDECIDED = CLAIM | {"id": "price/in main", "unit": "nats", "estimand": "|e1 - e2|", "verdict": "undecided", "interval": None}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    shapes = {"columns": ["shape", "loss"], "rows": [["a|b", "1.5"], ["c", "2.5"]]}
+    tables = {"Numbers: the shapes": shapes, "Numbers: the losses": {"columns": ["x"], "rows": []}}
+    claims = [CLAIM, EARLIER | {"id": "old"}, UNDECIDED, EXPLORATORY]
+    (tmp_path / "run.json").write_text(json.dumps({"claims": claims, "tables": tables}))
+    return tmp_path
+
+
+def test_tables_are_rendered_from_the_file(folder):
+    page = markers.render(PAGE, folder)
+    row = "| Zero <farther> than one. | the relative distance, zero - one | 0.333 | 0.1 to 0.5 | 0.05 to 0.55 | 0.0123 | 8 |"
+    assert f"{row} supported |" in page
+    earlier = (
+        "| Zero <farther> than one. | relative distance | 0.333 | 0.1 to 0.5 | - | 0.0123 | 8 | supported (earlier rules) |"
+    )
+    assert earlier in page
+    assert "<!-- table: run.json Numbers: the shapes -->\n| shape | loss |\n| --- | --- |\n| a\\|b | 1.5 |\n| c" in page
+    assert "old rows" not in page
+    assert page.startswith("# A page\n\n")
+    assert "\nWords.\n" in page
+    assert markers.render(page, folder) == page
+
+
+def test_claims_about_a_margin_name_it(folder):
+    claim = CLAIM | {"goal": "equivalence", "sign": 0, "unit": "nats"}
+    (folder / "run.json").write_text(json.dumps({"claims": [claim]}))
+    page = markers.render("<!-- table: run.json claims -->\n<!-- end of table -->", folder)
+    assert "| the relative distance, zero - one (nats, margin 0.05) |" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("output-conditional estimate", "0.333"),
+        ("output-conditional interval", "0.1 to 0.5"),
+        ("output-conditional verdict", "supported"),
+        ("price/in main estimate", "0.333 nats"),
+        ("price/in main interval", "-"),
+        ("price/in main smallest_detectable", "0.12 nats"),
+        ("price/in main seeds_needed", "40"),
+        ("price/in main sentence", opening(UNDECIDED).replace("|", r"\|")),
+        ("first-look verdict", "exploratory"),
+        ("first-look p_adjusted", "-"),
+        ("old estimate", "0.333"),
+        ("old verdict", "supported (earlier rules)"),
+    ],
+)
+def test_values_are_rendered_inside_sentences(folder, name, expected):
+    page = markers.render(f"It is <!-- value: run.json {name} -->as\nbefore<!-- end -->: so.", folder)
+    assert page == f"It is <!-- value: run.json {name} -->{expected}<!-- end -->: so."
+    broken_line = name.replace(" ", "\n", 1)
+    assert f"-->{expected}<!--" in markers.render(f"<!-- value: run.json {broken_line}\n--><!-- end -->", folder)
+
+
+def test_every_field_of_a_claim_can_be_rendered(folder):
+    for field in markers.FIELDS:
+        assert "--><!--" not in markers.render(f"<!-- value: run.json output-conditional {field} --><!-- end -->", folder)
+
+
+def test_cells_are_rendered_inside_sentences(folder):
+    page = markers.render("<!-- cell: run.json Numbers: the s :: a|b :: loss -->9<!-- end --> nats", folder)
+    assert page == "<!-- cell: run.json Numbers: the s :: a|b :: loss -->1.5<!-- end --> nats"
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (
+            "<!-- table: run.json scores -->\n<!-- end of table -->",
+            "run.json: unknown table 'scores'; it has claims, 'Numbers: the shapes', 'Numbers: the losses'",
+        ),
+        ("<!-- table: run.json Numbers -->\n<!-- end of table -->", "run.json: unknown table 'Numbers'; it has claims"),
+        ("<!-- table: other.json claims -->\n<!-- end of table -->", "other.json: not found, but a page refers to it"),
+        (
+            "<!-- value: run.json cost estimate --><!-- end -->",
+            "run.json: unknown claim 'cost'; it has output-conditional, old",
+        ),
+        ("<!-- value: run.json old effect --><!-- end -->", "run.json: unknown field 'effect' of a claim; expected one of est"),
+        (
+            "<!-- value: run.json old sentence --><!-- end -->",
+            "claim 'old' was tested by the earlier rules, which have no 'sent",
+        ),
+        (
+            "<!-- cell: run.json Numbers: the shapes :: d :: loss --><!-- end -->",
+            "the table has rows a|b, c and columns shape, l",
+        ),
+        ("<!-- cell: run.json Numbers: the shapes --><!-- end -->", "run.json: no cell 'Numbers: the shapes'; the table has"),
+        ("<!-- value: run.json old estimate -->", "1 marked parts begin, but 0 are complete"),
+        (
+            "<!-- value: run.json old estimate -->1 <!-- value: run.json old n -->8<!-- end -->",
+            "2 marked parts begin, but 1 are complete",
+        ),
+    ],
+)
+def test_marks_that_cannot_be_rendered_are_named(folder, page, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        markers.render(page, folder)
+
+
+def publish():
+    path = ROOT / "docs" / "results" / "publish.py"
+    spec = importlib.util.spec_from_file_location("publish", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_all_pages_are_up_to_date():
+    """`python docs/results/publish.py` updates them."""
+    rendered = publish().pages()
+    assert {ROOT / "README.md", ROOT / "docs" / "evidence.md", ROOT / "docs" / "results" / "exor.md"} <= set(rendered)
+    assert [page.name for page, text in rendered.items() if text != page.read_text()] == []
+
+
+def test_every_study_that_is_published_has_tables():
+    """Named in `publish.TABLES` by the module that makes them."""
+    for study, module in publish().TABLES.items():
+        assert callable(importlib.import_module(module).tables), study

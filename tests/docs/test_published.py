@@ -1,0 +1,65 @@
+"""The published part of a run, and its JSON."""
+
+import json
+
+from claim_rows import CLAIM, EARLIER
+
+from docs.results import published
+
+FACTS = {"git_commit": "abc", "date": "2026-11-22T10:00:00+00:00", "python": "3.11", "versions": {}, "devices": ["cpu"]}
+RESULTS = {
+    "format": 2,
+    "experiment": "exor",
+    "seeds": [0, 1],
+    "excluded_seeds": [],
+    "timing": {"train_s": 1.0},
+    "claims": [CLAIM | {"other": 3}, EARLIER],
+}
+TABLES = {
+    "Numbers: the shapes": (["shape", "loss"], [["a|b", "1.5"]]),
+    "Numbers: every seed (loss)": (["seed"], [["0"]]),
+    "Numbers: every pair of words": (["pair"], [["the"]]),
+}
+
+
+def test_published_part_of_a_run():
+    found = published.published_run(RESULTS, FACTS, TABLES, "python x.py", "experiments/figures/main.png")
+    assert (found["seeds"], found["resumed"], found["date"], found["command"]) == (2, 0, "2026-11-22", "python x.py")
+    assert (found["format"], found["figure"]) == (2, "experiments/figures/main.png")
+    assert found["claims"][0] == CLAIM
+    assert "effect_size" not in found["claims"][1]
+    assert list(found["tables"]) == ["Numbers: the shapes"]
+
+
+def test_commits_that_resumed_a_run_are_kept_once_each():
+    resumed = [{"git_commit": commit} for commit in ("abc", "def", None, "def", "ghi")]
+    found = published.published_run(RESULTS, FACTS | {"resumed": resumed}, TABLES, "python x.py")
+    assert (found["commit"], found["later_commits"], found["resumed"]) == ("abc", ["def", "ghi"], 5)
+
+
+def test_results_without_a_format_have_the_first_one():
+    found = published.published_run({k: v for k, v in RESULTS.items() if k != "format"}, FACTS, TABLES, "python x.py")
+    assert (found["format"], found["figure"]) == (1, None)
+
+
+def test_json_has_a_line_for_each_entry_and_each_list_of_numbers():
+    value = {"a": [0.1, 1e-300, 1 / 3], "b": {"c": [[1, None], []], "d": {}}, "e": [{"f": "x"}]}
+    text = published.dumps(value)
+    assert json.loads(text) == value
+    assert text.splitlines() == [
+        "{",
+        ' "a": [0.1, 1e-300, 0.3333333333333333],',
+        ' "b": {',
+        '  "c": [',
+        "   [1, null],",
+        "   []",
+        "  ],",
+        '  "d": {}',
+        " },",
+        ' "e": [',
+        "  {",
+        '   "f": "x"',
+        "  }",
+        " ]",
+        "}",
+    ]
