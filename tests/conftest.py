@@ -4,7 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tiejax.system.xla import has_flag
 
@@ -80,11 +80,17 @@ def blank_figures() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_device() -> Iterator[None]:
-    """Keep one CPU device in this process, also if a test runs a command in it before jax has started."""
+def one_device() -> Iterator[Callable[[], None]]:
+    """Keep one CPU device in this process, also if a test runs a command in it before jax has started.
+
+    The value is the function that would make every core a device.
+    """
+    from tiejax.lab.runs import environment
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tiejax.lab.runs.environment.one_device_a_core", lambda: None)
-        yield
+        one_device_a_core = environment.one_device_a_core
+        patched.setattr(environment, "one_device_a_core", lambda: None)
+        yield one_device_a_core
 
 
 @pytest.fixture

@@ -56,7 +56,8 @@ def test_environment_is_changed_within_the_context(monkeypatch):
     assert "ADDED" not in os.environ
 
 
-def test_one_device_per_core_or_one_device(monkeypatch):
+def test_one_device_per_core_or_one_device(monkeypatch, one_device):
+    monkeypatch.setattr(environment, "one_device_a_core", one_device)
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr(environment, "cores", lambda: 3)

@@ -31,7 +31,8 @@ def test_ratios_are_taken_by_measurement(tmp_path, monkeypatch, capsys):
     assert "18 members as an ensemble: 2.00 x (2.00 to 3.00)" in capsys.readouterr().out
 
 
-def test_devices_of_each_form(monkeypatch):
+def test_devices_of_each_form(monkeypatch, one_device):
+    monkeypatch.setattr(environment, "one_device_a_core", one_device)
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
     monkeypatch.setattr(environment, "cores", lambda: 4)
     assert transfer.environment_of("one")["JAX_NUM_CPU_DEVICES"] == "1"
