@@ -149,6 +149,7 @@ def arguments(here):
         "theory": [[path] for path in runs],
         "share": [[path, "--map", "all-one"] for path in runs],
         "compare": [[here / "run", path] for path in unread],
+        "join": [[path, here / "run", "--out", "out"] for path in runs],
         "runs": [[path] for path in unread],
     }
     for name, small in SMALL.items():
