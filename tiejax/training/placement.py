@@ -174,7 +174,7 @@ def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, s
     Args:
         function: (member, shared) -> tree of arrays.
         members: leaves `[seed, arm, ...]`.
-        shared: arrays that are the same for all members.
+        shared: arrays that are the same for all members; of numpy in a run of several processes.
         devices_each: devices per member. All of them receive its whole leaves and compute the same.
 
     Returns:
@@ -196,5 +196,5 @@ def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, s
     mapped = jax.shard_map(
         map_on_device, mesh=layout.mesh, in_specs=(specs, everywhere), out_specs=PartitionSpec(SEEDS), check_vma=False
     )
-    results = cluster.collect(jax.jit(mapped)(layout.place(members, specs), jax.tree.map(np.asarray, shared)))
+    results = cluster.collect(jax.jit(mapped)(layout.place(members, specs), shared))
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:seeds], results)

@@ -17,9 +17,10 @@ from tiejax.lab.commands.studies import NAMES, load
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.arrays import arrays_of
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.manifest import Manifest, differing
+from tiejax.lab.runs.manifest import Manifest, damaged, differing
 from tiejax.lab.runs.run_directory import CONFIG, ENVIRONMENT, EVENTS, FIGURES, METRICS, REPORT, RESULTS, RunDirectory
 from tiejax.lab.runs.stages import FINISHED
+from tiejax.lab.runs.text import DATA
 from tiejax.lab.settings import command_line, yaml_text
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -28,8 +29,8 @@ from tiejax.text.stored import atomic_folder
 
 # What decides numbers besides settings and text, in environment.json.
 DECIDING = ("versions", "git_commit", "xla_flags", "devices")
-# What is about all seeds of a run, and is written anew; facts about its text, with paths; what a stage measures of the machine.
-ANEW, FACTS, TIMES = (RESULTS, METRICS, REPORT, f"{FIGURES}/", f"{EVENTS}/"), "data.json", ("seconds_per_step",)
+# What is about all seeds of a run, and is written again; what a stage measures of the machine.
+REWRITTEN, TIMES = (RESULTS, METRICS, REPORT, f"{FIGURES}/", f"{EVENTS}/"), ("seconds_per_step",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ def opened(path: Path) -> Run:
     manifest = RunDirectory.opened(path)
     if RESULTS not in manifest.files:
         raise BadInput(f"{path}: the run has not finished; continue it with its command and --resume")
-    if damage := RunDirectory.damage(path):
+    if damage := damaged(path, manifest):
         raise BadInput(f"{path}: damaged or missing: {', '.join(damage)}; its command with --resume writes them again")
     if not any(name.startswith(f"{FINISHED}/") for name in manifest.files):
         raise BadInput(f"{path}: a run of {manifest.study} stores no finished stages of separate seeds, so it cannot be joined")
@@ -133,10 +134,10 @@ def write(runs: Sequence[Run], folder: Path, out: Path) -> None:
     lengths: dict[str, int] = {}
     for run in runs:
         for name, digest in run.manifest.files.items():
-            if name.startswith(ANEW):
+            if name.startswith(REWRITTEN):
                 continue
             if name in files:
-                if name != FACTS and files[name] != digest:
+                if name != DATA and files[name] != digest:  # facts about the text name its path
                     check_same(folder / name, run.path / name)
                 continue
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Joint start of several processes: the first prepares the data and reserves the run directory, then the others follow.
 
-    first    join - prepare - claim run directory - send settings ---- wait ------ train
-    others   join - wait --------------------------- get settings ---- prepare --- train
+    first    join - prepare - reserve run directory - send settings ---- wait ------ train
+    others   join - wait ----------------------------- get settings ---- prepare --- train
 
 If one process fails, all end: it prints its error, and the others print that another process has failed.
 """

@@ -60,7 +60,7 @@ def _locked(path: Path) -> BadInput:
 
 @dataclasses.dataclass
 class RunDirectory:
-    """A run directory that this process has locked until it ends; returned by `claim`.
+    """A run directory that this process has locked until it ends; returned by `reserve`.
 
     manifest: the identity of the run, and its files. environment: the content of environment.json.
     """
@@ -180,7 +180,7 @@ class RunDirectory:
 
     @classmethod
     def probe(cls, path: Path) -> None:
-        """Raise BadInput or OSError if `path` cannot be claimed now, before any work is done. Writes nothing."""
+        """Raise BadInput or OSError if `path` cannot be reserved now, before any work is done. Writes nothing."""
         ancestor = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not ancestor.is_dir():
             raise BadInput(f"--out {path}: cannot be written: {ancestor} is not a directory; name another directory")

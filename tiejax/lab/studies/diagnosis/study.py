@@ -40,7 +40,7 @@ def run(launched: Launched, console: Console) -> int:
     settings = launched.settings
     diagnosis = _of_run(settings, console) if is_run(settings.folder) else _of_checkpoint(settings, console)
 
-    # The directory is claimed only now, so that a failed diagnosis leaves nothing behind.
+    # The directory is reserved only now, so that a failed diagnosis leaves nothing behind.
     directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": []}, launched.command)
     if diagnosis.arrays:

@@ -92,7 +92,7 @@ def is_finished(own: Settings) -> bool:
 def results_of(own: Settings) -> dict[str, Any]:
     """Return the results of the finished run of a variant; raises BadInput if they are damaged or of other settings."""
     out = Path(own.out or "")
-    # Claimed for a moment, which checks that the run was made with these settings and that no process is changing it.
+    # Reserved for a moment, which checks that the run was made with these settings and that no process is changing it.
     directory = RunDirectory.reserve(STUDY, own, resume=True, overwrite=False)
     directory.release()
     found = RunDirectory.results(out, directory.manifest)

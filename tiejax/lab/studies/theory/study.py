@@ -42,7 +42,7 @@ def run(launched: Launched, console: Console) -> int:
     with console.preparing() as progress:
         results = plain(check(settings, console.warn, progress))
 
-    # Claimed last, so that a check that fails leaves no directory.
+    # Reserved last, so that a check that fails leaves no directory.
     directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": ["cpu"]}, launched.command)
     report = write_outputs(directory, settings, results, figures.plot_all(results), page.page)
