@@ -20,12 +20,14 @@ class TableRecipe(NamedTuple):
         paths: paths of the tables in the parameter tree, such as `embed/embedding`.
         weight_decay: factor of their decay; None for that of all parameters.
         rate: factor of their learning rate.
+        rated: paths of those whose learning rate has a factor in the state of an optimizer with `own_rates`.
         shared_second_moment: average Adam's second moment over the rows of a table (`share_second_moment`).
     """
 
     paths: Sequence[str]
     weight_decay: float | None = None
     rate: float = 1.0
+    rated: Sequence[str] = ()
     shared_second_moment: bool = False
 
 
@@ -55,13 +57,13 @@ def make_optimizer(
             `tying.untie` can restart for a leaf that leaves a tie. Both give the same updates until then.
         decayed: decay `all` parameters, or only `matrices`, which excludes biases and LayerNorms, as in BERT.
         own_rates: multiply the schedule by a factor in the optimizer's state, which may differ between the members of an
-            ensemble (`with_rates`).
+            ensemble (`with_rates`); with `tables`, also their rate by another one.
         tables: other decay, rate or second moment of embedding tables.
     """
     b1, b2 = betas
     scale = optax.scale_by_adam(b1, b2, eps) if counts == "all" else scale_by_adam_per_leaf(b1, b2, eps)
     decay = optax.add_decayed_weights(weight_decay, None if decayed == "all" else matrices)
-    rate = scale_by_own_rate(schedule) if own_rates else optax.scale_by_learning_rate(schedule)
+    rate = scale_by_own_rate(schedule, tables.rated if tables else ()) if own_rates else optax.scale_by_learning_rate(schedule)
     if tables is not None and tables.shared_second_moment:
         scale = share_second_moment(scale, tables.paths, betas, eps)
     if tables is not None and tables.weight_decay is not None:
@@ -139,33 +141,45 @@ def share_second_moment(
 
 
 class OwnRate(NamedTuple):
-    """State of `scale_by_own_rate`: the factor of the learning rate, and the number of steps so far."""
+    """State of `scale_by_own_rate`: the factor of the learning rate, the number of steps so far, and the tables' factor.
+
+    The last is None if no leaf has a factor of its own.
+    """
 
     factor: jax.Array
     steps: jax.Array
+    of_tables: jax.Array | None = None
 
 
-def scale_by_own_rate(schedule: optax.Schedule) -> optax.GradientTransformation:
+def scale_by_own_rate(schedule: optax.Schedule, tables: Sequence[str] = ()) -> optax.GradientTransformation:
     """Return the transformation u -> -factor schedule(steps) u, with a factor in its state, initially 1.
 
     The members of an ensemble can thus have different learning rates (`with_rates`).
+
+    Args:
+        schedule: step -> learning rate.
+        tables: paths of leaves whose updates are also multiplied by a second factor in the state, initially 1.
     """
 
     def init(params: optax.Params) -> OwnRate:
-        return OwnRate(jnp.float32(1), jnp.int32(0))
+        return OwnRate(jnp.float32(1), jnp.int32(0), jnp.float32(1) if tables else None)
 
     def update(updates: optax.Updates, state: OwnRate, params: optax.Params | None = None) -> tuple[optax.Updates, OwnRate]:
         rate = -state.factor * schedule(state.steps)
-        return jax.tree.map(lambda leaf: rate.astype(leaf.dtype) * leaf, updates), state._replace(steps=state.steps + 1)
+        rates = jax.tree.map(lambda table: rate * state.of_tables if table else rate, leaves_at(updates, tables))
+        scaled = jax.tree.map(lambda leaf, rate: rate.astype(leaf.dtype) * leaf, updates, rates)
+        return scaled, state._replace(steps=state.steps + 1)
 
     return optax.GradientTransformation(init, update)
 
 
-def with_rates(opt_state: optax.OptState, factors: jax.Array) -> optax.OptState:
-    """Return the optimizer state of members `[...]` with new factors `[...]` of their learning rates."""
+def with_rates(opt_state: optax.OptState, factors: jax.Array, of_tables: jax.Array | None = None) -> optax.OptState:
+    """Return the optimizer state of members `[...]` with new factors `[...]` of their learning rates, and of their tables'."""
+    given = {"factor": factors} | ({} if of_tables is None else {"of_tables": of_tables})
+    new = {name: jnp.asarray(values, jnp.float32) for name, values in given.items()}
 
     def put(part: object) -> object:
-        return part._replace(factor=jnp.asarray(factors, jnp.float32)) if isinstance(part, OwnRate) else part
+        return part._replace(**new) if isinstance(part, OwnRate) else part
 
     return jax.tree.map(put, opt_state, is_leaf=lambda part: isinstance(part, OwnRate))
 

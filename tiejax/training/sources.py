@@ -129,6 +129,11 @@ class ExampleFeed(NamedTuple):
         """The number of examples."""
         return len(jax.tree.leaves(self.examples)[0])
 
+    def seen(self, seed: int, steps: int) -> Int[np.ndarray, " examples"]:
+        """Return the numbers of the examples that a seed reads in its first steps, each once, ascending."""
+        places = np.arange(min(steps * self.rows, self.number))  # one epoch has every example
+        return np.sort(self._order(seed, 0)[places])
+
     def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
         """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
         order = functools.lru_cache(maxsize=2 * len(seeds))(self._order)

@@ -1,9 +1,14 @@
-"""The choice of learning rates."""
+"""The choice of learning rates, and of factors for those of the tables."""
 
 import numpy as np
 import pytest
 
-from tiejax.lab.runs.rates import choose_rate
+from tiejax.lab.runs.rates import choose_rates
+
+
+def far(pairs, *best):
+    """(ln rate - ln best rate)^2 + (ln factor - ln best factor)^2."""
+    return np.square(np.log(np.array(pairs) / np.array(best))).sum(axis=1)
 
 
 @pytest.mark.parametrize(
@@ -17,22 +22,67 @@ from tiejax.lab.runs.rates import choose_rate
     ],
 )
 def test_rates_are_extended_while_the_best_is_at_the_edge(best, tried, at_edge):
-    """Losses are (ln rate - ln best)^2, so that the rate nearest to `best` has the lowest."""
-    found = choose_rate(
-        [0.1, 0.3, 0.6] if best > 1 else [1e-3, 2e-3, 4e-3],
-        lambda rates: np.outer(np.log(np.array(rates) / best) ** 2, np.ones(3)),
+    found = choose_rates(
+        [0.1, 0.3, 0.6] if best > 1 else [1e-3, 2e-3, 4e-3], lambda pairs: np.outer(far(pairs, best, 1), np.ones(3))
     )
     np.testing.assert_allclose(found.rates, tried)
     assert found.at_edge == at_edge
+    assert np.isnan(found.screened).all()
 
 
 def test_a_rate_at_which_a_model_diverges_is_not_chosen():
     losses = {1e-3: [3.0, 3.0], 2e-3: [2.0, 2.0], 4e-3: [1.0, np.inf], 8e-3: [np.inf, np.inf]}
-    found = choose_rate([1e-3, 2e-3, 4e-3, 8e-3], lambda rates: np.array([losses[rate] for rate in rates]))
-    assert found.rates[found.best] == 2e-3
+    found = choose_rates([1e-3, 2e-3, 4e-3, 8e-3], lambda pairs: np.array([losses[rate] for rate, _ in pairs]))
+    assert found.rate == 2e-3
 
 
-def test_factors_of_a_rate_are_extended_beyond_one():
-    found = choose_rate([1.0, 2.0], lambda rates: np.outer(np.log(np.array(rates) / 8) ** 2, np.ones(2)), below=np.inf)
-    np.testing.assert_allclose(found.rates, [1, 2, 4, 8, 16])
+def test_a_single_rate_or_factor_is_used_as_it_is():
+    found = choose_rates([1e-2], lambda pairs: far(pairs, 1, 8)[:, None], factors=[1.0, 2.0])
+    assert found.pairs == [(1e-2, 1.0), (1e-2, 2.0), (1e-2, 4.0), (1e-2, 8.0), (1e-2, 16.0)]
+    assert found.pair == (1e-2, 8.0)
     assert not found.at_edge
+
+
+RATES, FACTORS = [1e-3, 2e-3, 4e-3, 8e-3], [1.0, 2.0, 4.0, 8.0]
+
+
+def test_screening_keeps_the_best_four_for_full_runs():
+    screened, full = [], []
+
+    def screen(pairs):
+        screened.extend(pairs)
+        return far(pairs, 3e-3, 3)
+
+    def losses_at(pairs):
+        full.extend(pairs)
+        return np.outer(far(pairs, 3.5e-3, 2.5), np.ones(2))
+
+    found = choose_rates(RATES, losses_at, FACTORS, screen)
+    assert len(screened) == len(set(screened)) == 16  # every pair once: the best is inside
+    assert set(full) == {(rate, factor) for rate in (2e-3, 4e-3) for factor in (2.0, 4.0)}
+    assert found.pair == (4e-3, 2.0)
+    assert not found.at_edge
+    assert np.isfinite(found.screened).all()
+    assert np.isfinite(found.losses).all(axis=1).sum() == 4
+
+
+def test_screening_extends_the_grid_by_a_line_in_either_direction():
+    found = choose_rates(RATES, lambda pairs: far(pairs, 1.2e-2, 0.4)[:, None], FACTORS, lambda pairs: far(pairs, 1.2e-2, 0.4))
+    assert set(found.rates) == {*RATES, 1.6e-2, 3.2e-2}  # the grid has no hole: also in the corner
+    assert set(found.factors) == {*FACTORS, 0.5, 0.25}
+    assert found.pair == (1.6e-2, 0.5)
+    assert not found.at_edge
+
+
+def test_full_runs_that_prefer_an_edge_try_its_neighbours():
+    """Short runs prefer rates inside the grid, full ones a rate below it."""
+    found = choose_rates(RATES, lambda pairs: far(pairs, 7e-4, 2)[:, None], FACTORS, lambda pairs: far(pairs, 2e-3, 2))
+    assert found.pair[0] < 1e-3
+    assert not found.at_edge
+
+
+def test_what_diverges_everywhere_is_reported_at_the_edge_after_three_extensions():
+    found = choose_rates(
+        RATES, lambda pairs: np.full((len(pairs), 2), np.inf), FACTORS, lambda pairs: np.full(len(pairs), np.inf)
+    )
+    assert found.at_edge

@@ -25,8 +25,6 @@ from tiejax.lab.comparison.training import (
     diverged,
     train_seeds,
     tune,
-    tuning_blocks,
-    tuning_stage,
 )
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
@@ -93,8 +91,11 @@ def run(launched: Launched, console: Console) -> int:
             every = settings.every(steps)
             subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
             trainer = Trainer(subject.recipe, steps, stages)
-            chosen = tune_all(trainer, settings, subject, block, console)
-            rates = {kind: found.point for kind, found in chosen.items()}
+            tried = tune_all(trainer, settings, subject, block, console) if settings.tuned else {}
+            given = tunings(settings, subject, block)
+            rates = {
+                one.kind: one.rate_of(*(tried[one.kind].pair if tried else (one.rates[0], one.factors[0]))) for one in given
+            }
             whole, test = segments.segments_of(subject.arms), functools.partial(rows_of, subject=subject, settings=settings)
             in_blocks = functools.partial(blocks_of, whole=whole, size=block)
             arrays, parts, looks = train_seeds(launched, trainer, rates, in_blocks, test, console)
@@ -111,9 +112,7 @@ def run(launched: Launched, console: Console) -> int:
             "experiment": subject.study,
             **described(subject, settings, steps),
             "rates": rates,
-            "tuning": tuning_rows(
-                {f"{kind}, {name}": one for kind, (_, found) in chosen.items() for name, one in found.items()}
-            ),
+            "tuning": tuning_rows(tried),
             "tuning_seeds": settings.tuning_seeds if settings.tuned else [],
             **summary(arrays, seeds, subject, settings, looks),
             **facts_of(looks, parts),
@@ -155,21 +154,18 @@ def on_records(arms: Sequence[Arm], steps: int, every: int) -> list[Arm]:
     return [moved(arm) for arm in arms]
 
 
-def points_of(settings: Settings) -> tuple[list[float], list[float]]:
-    """Return the learning rates and the factors of the tables' that are tried."""
-    return list(settings.rates or ()), list(settings.table_factors or (1.0,))
+def tunings(settings: Settings, subject: Subject, block: int) -> list[Tuning]:
+    """Return the models that choose the learning rates of each class of arms, `block` at a time."""
+    tried = list(settings.rates or ()), list(settings.table_factors or (1.0,))
+    rate_of = functools.partial(point_of, subject)
+    return [Tuning(kind, arm, settings.tuning_seeds, block, *tried, rate_of) for kind, arm in subject.classes.items()]
 
 
 def costs(settings: Settings, subject: Subject, parts: Sequence[int | list[int]], steps: int) -> dict[str, float]:
     """Return the cost of every stage that is planned, in runs of one block."""
     block, planned = block_size(parts, settings.mesh), {PLAN: 0.02}
-    rates, factors = points_of(settings)
-    for kind in subject.classes:
-        if len(rates) > 1:
-            points = [point_of(subject, rate, factors[0]) for rate in rates]
-            planned |= {tuning_stage(kind, members): 1.0 for members in tuning_blocks(points, settings.tuning_seeds, block)}
-        for factor in factors[1:]:
-            planned[f"factor {factor:g} of {kind}"] = float(-(-len(settings.tuning_seeds) // block))
+    for tuning in tunings(settings, subject, block) if settings.tuned else ():
+        planned |= tuning.costs()
     whole = segments.segments_of(on_records(subject.arms, steps, settings.every(steps)))
     for seeds in segments.blocks_of([seed_list(part) for part in parts], block):
         planned |= costs_of(whole, seeds)
@@ -197,31 +193,12 @@ def point_of(subject: Subject, rate: float, factor: float) -> Point:
     return (rate,) if subject.recipe.rates == 1 else (rate, rate * factor)
 
 
-class Chosen(NamedTuple):
-    """The learning rates that a class of arms has chosen, and what was tried for it: name of the setting -> tries."""
-
-    point: Point
-    tried: dict[str, Tried]
-
-
-def tune_all(trainer: Trainer, settings: Settings, subject: Subject, block: int, console: Console) -> dict[Class, Chosen]:
-    """Choose the learning rates of every class of arms: the rate first, then the factor of the tables' at that rate."""
-    rates, factors = points_of(settings)
-    found: dict[Class, Chosen] = {}
-    for kind, arm in subject.classes.items():
-        rate, factor, tried = rates[0], factors[0], dict[str, Tried]()
-        tuning = Tuning(kind, arm, settings.tuning_seeds, block)
-        if len(rates) > 1:
-            of_rates = tune(trainer, tuning, rates, lambda value, factor=factor: point_of(subject, value, factor))
-            rate, tried["learning rate"] = of_rates.rate, of_rates
-        if len(factors) > 1:
-            of_factors = tune(trainer, tuning, factors, lambda value, rate=rate: point_of(subject, rate, value), math.inf)
-            factor, tried["table factor"] = of_factors.rate, of_factors
-        for name, one in tried.items():
-            for line in rate_lines({kind: one}, subject.unit, name):
-                console.say(line)
-        found[kind] = Chosen(point_of(subject, rate, factor), tried)
-    return found
+def tune_all(trainer: Trainer, settings: Settings, subject: Subject, block: int, console: Console) -> dict[Class, Tried]:
+    """Choose the learning rates of every class of arms, among those of the settings."""
+    tried: dict[Class, Tried] = {tuning.kind: tune(trainer, tuning) for tuning in tunings(settings, subject, block)}  # type: ignore[misc]
+    for line in rate_lines(tried, subject.unit):
+        console.say(line)
+    return tried
 
 
 def blocks_of(

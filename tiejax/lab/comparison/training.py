@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +17,7 @@ from tiejax.lab.comparison.segments import Segment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, looks_done, next_seeds, parts_begun, value_of_first
-from tiejax.lab.runs.rates import Tried, choose_rate
+from tiejax.lab.runs.rates import KEPT, Pair, Tried, choose_rates
 from tiejax.lab.runs.stages import Stages
 from tiejax.training.checkpoint import from_arrays, to_arrays
 from tiejax.training.step import TrainState
@@ -270,10 +271,10 @@ def tuning_blocks(rates: Sequence[Rate], seeds: Sequence[int], size: int) -> lis
     return [Members([seed for _, seed in block], [rate for rate, _ in block]) for block in blocks]
 
 
-def tuning_stage(kind: str, members: Members) -> str:
+def tuning_stage(kind: str, members: Members, what: str = "rate") -> str:
     """Return the name of the stage that tries rates: its first rate and seed, which no other stage has, and its last."""
     ends = [f"{rate_name(members.rates[end])}-{members.seeds[end]}" for end in (0, -1)]
-    return f"rate.{kind}.{'.to.'.join(dict.fromkeys(ends))}"
+    return f"{what}.{kind}.{'.to.'.join(dict.fromkeys(ends))}"
 
 
 def rate_name(rate: Rate) -> str:
@@ -282,41 +283,80 @@ def rate_name(rate: Rate) -> str:
 
 
 class Tuning(NamedTuple):
-    """The models that choose the learning rate of a class of arms.
+    """The models that choose the learning rates of a class of arms.
 
-    kind: its name. arm: how they train. seeds: theirs. block: how many train at a time.
+    Attributes:
+        kind: its name.
+        arm: how they train.
+        seeds: theirs; the first one also screens.
+        block: how many train at a time.
+        rates: learning rates that are tried.
+        factors: factors of the tables' rate that are tried.
+        rate_of: a rate and a factor -> the learning rates of a model.
     """
 
     kind: str
     arm: Arm
     seeds: Sequence[int]
     block: int
+    rates: Sequence[float]
+    factors: Sequence[float] = (1.0,)
+    rate_of: Callable[[float, float], Rate] = lambda rate, factor: (rate, factor)
+
+    @property
+    def screened(self) -> bool:
+        """Whether short runs come first."""
+        return len(self.rates) * len(self.factors) > KEPT
+
+    @property
+    def in_full(self) -> str:
+        """The name under which the cost of full runs is planned as long as screening has not chosen them."""
+        return f"rate.{self.kind}"
+
+    def blocks(self, pairs: Sequence[Pair], short: bool) -> dict[str, Members]:
+        """Return the models that try pairs, in blocks, by the name of their stage."""
+        found = tuning_blocks([self.rate_of(*pair) for pair in pairs], self.seeds[:1] if short else self.seeds, self.block)
+        return {tuning_stage(self.kind, members, "screen" if short else "rate"): members for members in found}
+
+    def costs(self) -> dict[str, float]:
+        """Return the cost of the stages that are planned, in runs of one block."""
+        pairs = list(itertools.product(self.rates, self.factors))
+        planned = dict.fromkeys(self.blocks(pairs, self.screened), 1 / SHORT if self.screened else 1.0)
+        return planned | ({self.in_full: float(-(-KEPT * len(self.seeds) // self.block))} if self.screened else {})
 
 
-def tune(trainer: Trainer, tuning: Tuning, rates: Sequence[float], point: Any = lambda rate: rate, below: float = 1.0) -> Tried:
-    """Choose a learning rate by the final loss on the tuning seeds.
+SHORT = 3  # the runs that screen have this part of the steps
 
-    point: number that is tried -> rates of a model. below: as in `choose_rate`.
-    """
+
+def tune(trainer: Trainer, tuning: Tuning) -> Tried:
+    """Choose learning rates by the final loss on the tuning seeds (`choose_rates`)."""
     segment = tuning_segment(tuning.arm)
-    parts: dict[float, list[Arrays]] = {}
+    parts: dict[Pair, list[Arrays]] = {}
 
-    def losses_at(rates: Sequence[float]) -> np.ndarray:
-        losses = []
-        for members in tuning_blocks(rates, tuning.seeds, tuning.block):
-            own = members._replace(rates=[point(rate) for rate in members.rates])
-            stage = tuning_stage(tuning.kind, own)
-            trainer.stages.add(stage, 1.0)
-            arrays = trainer.stages.once(stage, functools.partial(trainer.segment, stage, segment, own, None, False))
-            losses.append(trainer.recipe.final_loss(arrays))
-            for place, rate in enumerate(members.rates):
-                parts.setdefault(rate, []).append({field: values if field.endswith("step") else values[place : place + 1]
-                                                   for field, values in arrays.items()})  # fmt: skip
-        found = np.concatenate(losses).reshape(len(rates), len(tuning.seeds))
-        return np.where(np.isfinite(found), found, np.inf)
+    def losses_at(pairs: Sequence[Pair], short: bool = False) -> np.ndarray:
+        of_runs = trainer._replace(steps=max(1, trainer.steps // SHORT)) if short else trainer
+        if not short:
+            trainer.stages.costs.pop(tuning.in_full, None)
+        blocks = tuning.blocks(pairs, short)
+        for stage in blocks:
+            trainer.stages.add(stage, 1 / SHORT if short else 1.0)
+        members: list[Arrays] = []
+        for stage, block in blocks.items():
+            arrays = trainer.stages.once(stage, functools.partial(of_runs.segment, stage, segment, block, None, False))
+            members += [_of_member(arrays, place) for place in range(len(block.seeds))]
+        losses = np.concatenate([trainer.recipe.final_loss(arrays) for arrays in members]).reshape(len(pairs), -1)
+        if not short:
+            parts.update({pair: members[place * len(tuning.seeds) :][: len(tuning.seeds)] for place, pair in enumerate(pairs)})
+        return np.where(np.isfinite(losses), losses, np.inf)
 
-    tried = choose_rate(rates, losses_at, below)
-    best = parts[tried.rate]
+    screen = functools.partial(losses_at, short=True)
+    tried = choose_rates(tuning.rates, losses_at, tuning.factors, lambda pairs: screen(pairs)[:, 0])
+    best = parts[tried.pair]
     records = {field: values if field.endswith("step") else np.concatenate([part[field] for part in best])
                for field, values in best[0].items()}  # fmt: skip
     return tried._replace(records=records)
+
+
+def _of_member(arrays: Arrays, place: int) -> Arrays:
+    """Return the arrays of one member, `[1, ...]`; steps are those of all."""
+    return {field: values if field.endswith("step") else values[place : place + 1] for field, values in arrays.items()}

@@ -1,79 +1,155 @@
-"""The choice of a learning rate among several, on seeds that are not reported."""
+"""The choice of a learning rate, and of a factor for that of the tables, among several, on seeds that are not reported.
 
-from collections.abc import Callable, Mapping, Sequence
+With many pairs of a rate and a factor, *successive halving* keeps the choice affordable: all pairs are screened by short runs
+of one seed, and the best few are trained in full with several seeds.
+"""
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 T = TypeVar("T")
+Pair = tuple[float, float]  # a learning rate, and the factor of the tables'
+MOST_EXTENSIONS = 3  # of the tried rates and factors, in screening and in full
+KEPT = 4  # pairs that are trained in full after screening
 
 
 class Tried(NamedTuple):
-    """Learning rates that were tried: ascending rates, and final losses `[rate, seed]`, infinite if a model diverged.
+    """Learning rates and factors that were tried, in ascending order.
 
-    records: of the models with the best rate, as `FIELD`, `[seed, record, ...]`.
+    Attributes:
+        pairs: (learning rate, factor of the tables') of each.
+        losses: their final losses `[pair, seed]`, infinite if a model diverged, NaN of pairs that were only screened.
+        screened: their losses after a short run of one seed, `[pair]`, NaN of pairs that were not screened.
+        records: of the models with the best pair, as `FIELD`, `[seed, record, ...]`.
     """
 
-    rates: np.ndarray
+    pairs: Sequence[Pair]
     losses: np.ndarray
+    screened: np.ndarray
     records: Mapping[str, np.ndarray] = {}
 
     @property
     def best(self) -> int:
-        """The number of the rate with the lowest mean loss."""
-        return int(np.argmin(self.losses.mean(axis=1)))
+        """The number of the pair with the lowest mean loss in full."""
+        return int(np.nanargmin(self.losses.mean(axis=1)))
+
+    @property
+    def pair(self) -> Pair:
+        """The pair with the lowest mean loss in full."""
+        return self.pairs[self.best]
 
     @property
     def rate(self) -> float:
-        """The rate with the lowest mean loss."""
-        return float(self.rates[self.best])
+        """The learning rate with the lowest mean loss in full."""
+        return self.pair[0]
+
+    @property
+    def rates(self) -> np.ndarray:
+        """The learning rate of every pair."""
+        return np.array([rate for rate, _ in self.pairs])
+
+    @property
+    def factors(self) -> np.ndarray:
+        """The factor of every pair."""
+        return np.array([factor for _, factor in self.pairs])
 
     @property
     def at_edge(self) -> bool:
-        """Whether the best rate is the lowest or the highest that was tried."""
-        return self.best in (0, len(self.rates) - 1)
+        """Whether the best rate or factor is the lowest or the highest of several that were tried."""
+        return any(
+            len(set(values)) > 1 and values[self.best] in (min(values), max(values)) for values in (self.rates, self.factors)
+        )
 
 
-MOST_EXTENSIONS = 3  # of the tried rates
+def choose_rates(
+    rates: Sequence[float],
+    losses_at: Callable[[Sequence[Pair]], np.ndarray],
+    factors: Sequence[float] = (1.0,),
+    screen: Callable[[Sequence[Pair]], np.ndarray] | None = None,
+    below: float = 1.0,
+) -> Tried:
+    """Try all pairs of learning rates and factors, and further ones as long as the best is at an edge, at most three times.
 
+    With `screen`, more than four pairs are first screened, and a grid whose best pair is at an edge grows by half the lowest or
+    twice the highest value; only the best four are then trained in full, and neighbours of the best of them at an edge.
 
-def choose_rate(rates: Sequence[float], losses_at: Callable[[Sequence[float]], np.ndarray], below: float = 1.0) -> Tried:
-    """Try learning rates, and half the lowest or twice the highest as long as it is the best one, at most three times.
-
-    losses_at: rates -> final losses `[rate, seed]`. below: the limit of rates that are added.
+    Args:
+        rates: learning rates, ascending; of a single one no other is tried.
+        losses_at: pairs -> final losses `[pair, seed]`.
+        factors: factors of the tables' learning rate, likewise.
+        screen: pairs -> losses after short runs `[pair]`.
+        below: limit of the rates that are added.
     """
-    found = dict(zip(rates, losses_at(rates), strict=True))
-    for extension in range(MOST_EXTENSIONS + 1):
-        tried = Tried(np.array(sorted(found)), np.array([found[rate] for rate in sorted(found)]))
-        rate = float(tried.rates[0] / 2 if tried.best == 0 else tried.rates[-1] * 2)
-        if not tried.at_edge or extension == MOST_EXTENSIONS or rate >= below:
-            return tried
-        found[rate] = losses_at([rate])[0]
-    raise AssertionError
+    pairs, short = list(itertools.product(rates, factors)), dict[Pair, float]()
+    free = len(rates) > 1, len(factors) > 1
+    if screen is not None and len(pairs) > KEPT:
+        for _ in range(MOST_EXTENSIONS + 1):
+            short |= zip(pairs, screen(pairs), strict=True)
+            best = min(short, key=lambda pair: short[pair])
+            grid = [*short, *_beyond(best, short, free, below)]
+            pairs = [
+                pair
+                for pair in itertools.product(*(sorted(set(values)) for values in zip(*grid, strict=True)))
+                if pair not in short
+            ]
+            if not pairs:
+                break
+        pairs = sorted(sorted(short, key=lambda pair: short[pair])[:KEPT])
+    full = dict[Pair, np.ndarray]()
+    for _ in range(MOST_EXTENSIONS + 1):
+        full |= zip(pairs, losses_at(pairs), strict=True)
+        best = min(full, key=lambda pair: full[pair].mean())
+        pairs = [pair for pair in _beyond(best, [*short, *full], free, below) if pair not in full]
+        if not pairs:
+            break
+    missing = np.full_like(full[best], np.nan)
+    every = sorted({*short, *full})
+    return Tried(
+        every, np.array([full.get(pair, missing) for pair in every]), np.array([short.get(pair, np.nan) for pair in every])
+    )
+
+
+def _beyond(best: Pair, tried: Collection[Pair], free: tuple[bool, bool], below: float) -> list[Pair]:
+    """Return the neighbours of the best pair beyond the edges at which it is. free: which of both numbers may be changed."""
+    found = []
+    for axis, limit in ((0, below), (1, np.inf)):
+        values = [pair[axis] for pair in tried]
+        for end, factor in ((min(values), 0.5), (max(values), 2.0)):
+            if free[axis] and best[axis] == end and end * factor < limit:
+                found.append((best[0] * factor, best[1]) if axis == 0 else (best[0], best[1] * factor))
+    return found
 
 
 def tuning_rows(tried: Mapping[Any, Tried]) -> dict[str, dict[str, Any]]:
-    """Return the learning rates that were tried, by class of models, as in results.json."""
+    """Return the learning rates and factors that were tried, by class of models, as in results.json."""
     return {
         kind: {
             "rates": each.rates.tolist(),
+            "factors": each.factors.tolist(),
             "losses": each.losses.tolist(),
+            "screened": each.screened.tolist(),
             "best": each.rate,
+            "best_factor": each.pair[1],
             "at_edge": each.at_edge,
         }
         for kind, each in tried.items()
     }
 
 
-def rate_lines(tried: Mapping[Any, Tried], unit: str = "nats", what: str = "learning rate") -> list[str]:
-    """Return a line for the terminal about the rate that each class of models has chosen."""
-    return [
-        f"{what} of {kind} models: {each.rate:g}{', the last that was tried' if each.at_edge else ''}, mean "
-        f"loss {each.losses[each.best].mean():.4f} {unit}"
-        for kind, each in tried.items()
-    ]
+def rate_lines(tried: Mapping[Any, Tried], unit: str = "nats") -> list[str]:
+    """Return a line for the terminal about the rate, and the factor if there are several, that each class has chosen."""
+    lines = []
+    for kind, each in tried.items():
+        factor = f", times {each.pair[1]:g} for the tables" if len(set(each.factors)) > 1 else ""
+        edge = ", at the edge of those tried" if each.at_edge else ""
+        mean = each.losses[each.best].mean()
+        lines.append(f"learning rate of {kind} models: {each.rate:g}{factor}{edge}, mean loss {mean:.4f} {unit}")
+    return lines
 
 
-def best_rates(tried: Mapping[T, Tried]) -> dict[T, float]:
-    """Return the rate that each class of models has chosen."""
-    return {kind: each.rate for kind, each in tried.items()}
+def best_pairs(tried: Mapping[T, Tried]) -> dict[T, Pair]:
+    """Return the rate and the factor that each class of models has chosen."""
+    return {kind: each.pair for kind, each in tried.items()}

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from tiejax import training
-from tiejax.lab.runs.rates import Tried, choose_rate
+from tiejax.lab.runs.rates import Pair, choose_rates
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.embedding_coupling.encoders import PRETRAINED, Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.settings import Settings
@@ -45,7 +45,7 @@ class Tuning(NamedTuple):
         """Choose the learning rate of each start by the accuracy on development of the tuning seeds.
 
         The rates of the settings are tried in one stage, and further ones in stages of their own while the last one is the best
-        (`choose_rate`); a single rate is used as it is.
+        (`choose_rates`); a single rate is used as it is.
 
         Returns the rates `tried`, their accuracies `development[rate, start, seed]`, NaN where a start did not try a rate, and
         the best `rate[start]`.
@@ -55,17 +55,17 @@ class Tuning(NamedTuple):
         if "rate" in first:  # the stage of a run by an earlier version, which tried no further rates
             return first
 
-        def losses_at(rates: Sequence[float], place: int, start: str) -> np.ndarray:
-            if rates is given:
+        def losses_at(pairs: Sequence[Pair], place: int, start: str) -> np.ndarray:
+            rates = [rate for rate, _ in pairs]
+            if rates == list(given):
                 return -first["development"][:, place]
             further = f"{stage}.{start}.{rates[0]:g}"
             self.stages.add(further, self.stages.costs[stage] / first["development"][..., 0].size)
             of_start = self._replace(encoders=self.encoders.only(start))
             return -self.stages.once(further, lambda: of_start._development(task, further, rates))["development"][:, 0]
 
-        choose = choose_rate if len(given) > 1 else lambda rates, losses_at: Tried(np.asarray(rates), losses_at(rates))
         chosen = [
-            choose(given, functools.partial(losses_at, place=place, start=start))
+            choose_rates(given, functools.partial(losses_at, place=place, start=start))
             for place, start in enumerate(self.encoders.by_start)
         ]
         every = sorted({rate for tried in chosen for rate in tried.rates.tolist()})
