@@ -49,6 +49,19 @@ class Streams(Prepared):
         """Return the stream "train", "validation" or "test"."""
         return self.records(name).ids
 
+    def bytes_of(self, ids: Integer[np.ndarray, "..."]) -> int:
+        """Return the number of bytes, in UTF-8, of the text of tokens; special tokens have none.
+
+        Exact for a byte-level tokenizer, each of whose tokens is a number of bytes; for others the tokens of every row are
+        decoded together.
+        """
+        if self.tokenizer.decoder is not None and "ByteLevel" in repr(self.tokenizer.decoder):
+            special = self.tokenizer.get_added_tokens_decoder()
+            lengths = [0 if one in special else len(self.tokenizer.id_to_token(one) or "") for one in range(self.vocabulary)]
+            return int(np.array(lengths)[ids].sum())
+        rows = np.atleast_2d(ids).reshape(-1, ids.shape[-1])
+        return sum(len(text.encode()) for text in self.tokenizer.decode_batch(rows.tolist()))
+
     def token_texts(self) -> list[str]:
         """Return the text of every token, with its spaces."""
         return [self.tokenizer.decode([token], skip_special_tokens=False) for token in range(self.vocabulary)]

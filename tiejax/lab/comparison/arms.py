@@ -39,8 +39,8 @@ class Arm:
             step 0.
         parent: the name of the arm whose state it continues.
         change: what happens to that state.
-        end: the fraction of the run at which it ends: before 1, it only serves as a parent; after 1, the learning rate begins
-            to fall later as well.
+        end: the fraction of the run at which it ends; its learning rate falls in the last part before it.
+        compared: whether its final loss is compared; an arm that only serves as a parent has the learning rates of a whole run.
         by_use: whether it keeps optimizer states of each use, for children with policy `split`.
         rates: the class of arms whose learning rates it has, by default that in which it starts.
     """
@@ -52,13 +52,14 @@ class Arm:
     parent: str | None = None
     change: Change = COPY
     end: Fraction = Fraction(1)
+    compared: bool = True
     by_use: bool = False
     rates: Class | None = None
 
     @property
     def horizon(self) -> Fraction:
         """The fraction of the run at which its learning rate ends."""
-        return max(self.end, Fraction(1))
+        return self.end if self.compared else Fraction(1)
 
     @property
     def rate_of(self) -> Class:

@@ -40,7 +40,7 @@ class Segment(NamedTuple):
     @property
     def final(self) -> bool:
         """Whether its arm ends with it, and is compared."""
-        return self.last == self.arm.end >= 1
+        return self.arm.compared and self.last == self.arm.end
 
     @property
     def start(self) -> Fraction:

@@ -1,8 +1,8 @@
 """The claims of a run, fixed before it: final validation losses, in nats a token, of arms of the same seeds.
 
-On plain text, two families, each tested together: `plain`, whether untying late helps, and `secondary`, equivalence, the
-control with a cosine, and whether rare and frequent tokens differ. A claim without its arms in a run is left out. Other
-differences by token frequency are exploratory.
+On plain text, two families, each tested together: `plain`, whether tying costs loss, whether untying late helps, how the
+difference changes with the length of the run, and models of equal size; and `secondary`, equivalence, the control with a
+cosine, and whether rare and frequent tokens differ. A claim without its arms in a run is left out. Others are exploratory.
 """
 
 import dataclasses
@@ -24,38 +24,55 @@ Losses = Mapping[str, np.ndarray]  # arm -> final loss, [seed]
 
 
 class Compared(NamedTuple):
-    """A comparison of two arms: `first` is claimed to have the lower final loss."""
+    """A comparison of two arms: `first` is claimed to have the lower final loss, or with sign 1 the higher one."""
 
     id: str
     first: str
     second: str
     statement: str
+    sign: int = -1
 
 
 def _late(cosine: bool = False) -> str:
     return plan.untied_at(plan.LATE, cosine)
 
 
-PRIMARY = (
-    Compared("late/tied", _late(), plan.TIED, "Models that are untied at 2/3 of the run end lower than always tied ones."),
+TIED_NEVER = Compared(
+    "tied/never",
+    plan.TIED,
+    plan.NEVER_INDEPENDENT,
+    "Always tied models end higher than never tied ones whose tables start independently.",
+    1,
+)
+LATE_TIED = Compared(
+    "late/tied", _late(), plan.TIED, "Models that are untied at 2/3 of the run end lower than always tied ones."
+)
+LATE_NEVER = Compared(
+    "late/never",
+    _late(),
+    plan.NEVER_INDEPENDENT,
+    "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start independently.",
+)
+PRIMARY = (TIED_NEVER, LATE_TIED, LATE_NEVER)
+EQUAL_SIZE = (
     Compared(
-        "late/never-independent",
-        _late(),
+        "deep/never",
+        plan.DEEP,
         plan.NEVER_INDEPENDENT,
-        "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start independently.",
+        "A deeper tied model ends lower than a never tied one with about as many parameters.",
     ),
     Compared(
-        "late/never-equal",
-        _late(),
-        plan.NEVER_EQUAL,
-        "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start equal.",
+        "wide/never",
+        plan.WIDE,
+        plan.NEVER_INDEPENDENT,
+        "A wider tied model ends lower than a never tied one with about as many parameters.",
     ),
 )
-WIDE = Compared(
-    "wide/never-independent",
-    plan.WIDE,
-    plan.NEVER_INDEPENDENT,
-    "A wider tied model ends lower than a never tied one with about as many parameters.",
+LATE_EQUAL = Compared(
+    "late/never-equal",
+    _late(),
+    plan.NEVER_EQUAL,
+    "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start equal.",
 )
 
 
@@ -65,15 +82,23 @@ def claims(losses: Losses, control: Losses) -> dict[str, list[Claim]]:
     losses: final losses of the arms. control: those of the arms with a cosine, of fewer seeds.
     """
     losses, control = worst_if_diverged(losses), worst_if_diverged(control)
-    plain = [_lower(losses, each) for each in (*PRIMARY, WIDE) if {each.first, each.second} <= set(losses)]
-    if (slope := _slope(losses)) is not None:
-        plain.insert(min(3, len(plain)), slope)
-    secondary = [_equivalent(losses, each) for each in PRIMARY if {each.first, each.second} <= set(losses)]
-    late, tied = _late(cosine=True), f"{plan.TIED}-cosine"
-    if {late, tied} <= set(control):
-        statement = "With a cosine, models that are untied at 2/3 of the run end lower than always tied ones."
-        secondary.append(_lower(control, Compared("cosine/tied", late, tied, statement)))
-    return {PLAIN: plain, SECONDARY: secondary}
+
+    def compared(of: Losses, *pairs: Compared) -> list[Compared]:
+        return [each for each in pairs if {each.first, each.second} <= set(of)]
+
+    plain = [_differs(losses, each) for each in compared(losses, *PRIMARY)] + _slope_over_length(losses)
+    plain += [_differs(losses, each) for each in compared(losses, *EQUAL_SIZE)]
+    secondary = [_equivalent(losses, each) for each in compared(losses, *PRIMARY)]
+    cosine = Compared(
+        "cosine/tied",
+        _late(cosine=True),
+        f"{plan.TIED}-cosine",
+        "With a cosine, models that are untied at 2/3 of the run end lower than always tied ones.",
+    )
+    for each in compared(control, cosine):
+        secondary += [_differs(control, each), _equivalent(control, each)]
+    described = [_differs(losses, each) for each in compared(losses, LATE_EQUAL)] + _slope(losses)
+    return {PLAIN: plain, SECONDARY: secondary + [dataclasses.replace(claim, family="exploratory") for claim in described]}
 
 
 def worst_if_diverged(losses: Losses) -> dict[str, np.ndarray]:
@@ -88,11 +113,10 @@ def _estimand(first: str, second: str) -> str:
     return f"the validation loss at the end ({first} - {second})"
 
 
-def _lower(losses: Losses, each: Compared) -> Claim:
+def _differs(losses: Losses, each: Compared) -> Claim:
     differences = losses[each.first] - losses[each.second]
-    return Claim(
-        each.id, each.statement, _estimand(each.first, each.second), differences, -1, unit="nats a token", margin=MARGIN
-    )
+    estimand = _estimand(each.first, each.second)
+    return Claim(each.id, each.statement, estimand, differences, each.sign, unit="nats a token", margin=MARGIN)
 
 
 def _equivalent(losses: Losses, each: Compared) -> Claim:
@@ -111,7 +135,7 @@ def curve(losses: Losses) -> tuple[list[Fraction], list[str]]:
 
 def _fork_of(arm: str) -> Fraction | None:
     kind, _, written = arm.partition("untie-")
-    return Fraction(written) if not kind and "cosine" not in written else None
+    return Fraction(written) if not kind and "cosine" not in written and "@" not in written else None
 
 
 def slopes(losses: Losses) -> np.ndarray:
@@ -121,17 +145,35 @@ def slopes(losses: Losses) -> np.ndarray:
     return np.asarray((x - x.mean()) @ np.stack([losses[arm] for arm in arms]) / np.square(x - x.mean()).sum())
 
 
-def _slope(losses: Losses) -> Claim | None:
+def _slope(losses: Losses) -> list[Claim]:
     if not {plan.NEVER_EQUAL, plan.TIED} <= set(losses):
-        return None
-    return Claim(
-        "slope/fraction",
-        "Of models that start from equal tables, the final loss falls, by least squares, with the tied fraction of the run.",
-        "the slope of the validation loss at the end over the tied fraction of the run, by least squares",
-        slopes(losses),
-        -1,
-        unit="nats a token",
+        return []
+    statement = (
+        "Of models that start from equal tables, the final loss falls, by least squares, with the tied fraction of the run."
     )
+    estimand = "the slope of the validation loss at the end over the tied fraction of the run, by least squares"
+    return [Claim("slope/fraction", statement, estimand, slopes(losses), -1, unit="nats a token")]
+
+
+def gaps(losses: Losses, first: str = plan.TIED, second: str = plan.NEVER_INDEPENDENT) -> dict[Fraction, np.ndarray]:
+    """Return the final loss of an arm less that of another, `[seed]`, by the length of the run, ascending."""
+    pairs = {plan.length_of(arm): arm for arm in losses if arm.partition("@")[0] == first}
+    others = {length: plan.at_length(second, length) for length in sorted(pairs)}
+    return {length: losses[pairs[length]] - losses[other] for length, other in others.items() if other in losses}
+
+
+def _slope_over_length(losses: Losses) -> list[Claim]:
+    found = gaps(losses)
+    if len(found) < 2:
+        return []
+    x = np.log([float(length) for length in found])
+    slope = (x - x.mean()) @ np.stack(list(found.values())) / np.square(x - x.mean()).sum()
+    statement = (
+        "The difference between always tied and never tied models shrinks with the length of the run: it falls, by least "
+        "squares, with the logarithm of the number of steps."
+    )
+    estimand = "the slope of the validation loss at the end (tied - never-independent) over ln of the steps, by least squares"
+    return [Claim("slope/length", statement, estimand, slope, -1, unit="nats a token")]
 
 
 def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
@@ -163,7 +205,7 @@ def rank_words(name: str) -> str:
 def by_frequency(losses: Mapping[str, np.ndarray], names: Sequence[str]) -> list[Claim]:
     """Return the exploratory differences between arms by token frequency; losses: arm -> `[seed, bucket]`."""
     rows = []
-    for each in PRIMARY:
+    for each in (LATE_TIED, LATE_NEVER, LATE_EQUAL):
         if not {each.first, each.second} <= set(losses):
             continue
         for number, name in enumerate(names):

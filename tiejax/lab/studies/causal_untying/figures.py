@@ -12,11 +12,14 @@ from tiejax.lab.comparison.training import Arrays
 from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.claims import MARGIN, curve, rank_words
+from tiejax.lab.studies.causal_untying.claims import MARGIN, curve, gaps, rank_words
 
-FIXED = {plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW}
+FIXED = {
+    plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW, plan.DEEP: "sienna",
+    plan.FACTORISED: "silver",
+}  # fmt: skip
 FORKS = (GREEN, PURPLE, "black", "grey")
-FACTORISED = f"{plan.EXPLORE}factorised"
+OTHER_SIZES = (plan.WIDE, plan.DEEP, plan.FACTORISED)
 USES = {
     "ratio": "|g_output| / |g_input|",
     "cosine": "cosine of g_input and g_output",
@@ -36,8 +39,8 @@ def colours(arms: Sequence[str]) -> dict[str, str]:
 
 
 def is_primary(arm: str) -> bool:
-    """Return whether an arm is neither exploratory nor of the control."""
-    return "cosine" not in arm and not arm.startswith(plan.EXPLORE)
+    """Return whether an arm is of the whole run, and neither exploratory nor of the control."""
+    return "cosine" not in arm and "@" not in arm and not arm.startswith(plan.EXPLORE)
 
 
 def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
@@ -50,6 +53,7 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
         plot_uses_of_tables(arrays, list(losses), steps),
         plot_frequency(results),
         plot_sizes(results),
+        *([plot_lengths(results)] if len(results["bigram"]["losses"]) > 1 else []),
     ]
 
 
@@ -103,7 +107,7 @@ def plot_since_untying(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
     panel, colour_of = axes[0, 0], colours(arms)
     panel.axhline(0, color="black", linewidth=0.8)
     for arm in arms:
-        if arm in (plan.TIED, plan.WIDE, plan.NEVER_INDEPENDENT):
+        if arm in (plan.TIED, plan.NEVER_INDEPENDENT, *OTHER_SIZES):
             continue
         plot_less(panel, arrays, (arm, plan.TIED), max(_fork_step(arm, steps), EARLY * steps), colour_of[arm])
     panel.set_ylabel("validation loss - that of tied (nats a token)")
@@ -120,7 +124,7 @@ def plot_since_untying(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
 def plot_uses_of_tables(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
     """Plot the gradients of the two tables, and the distance of the tables, over steps."""
     forks = {arm: _fork_step(arm, steps) for arm in arms}
-    shown = {arm: colour for arm, colour in colours(arms).items() if arm not in (plan.WIDE, plan.NEVER_INDEPENDENT)}
+    shown = {arm: colour for arm, colour in colours(arms).items() if arm not in (plan.NEVER_INDEPENDENT, *OTHER_SIZES)}
     return plot_uses(arrays, USES, forks, shown, USES_CAPTION)
 
 
@@ -149,7 +153,7 @@ def plot_frequency(results: Mapping[str, Any]) -> Plot:
 
 def plot_sizes(results: Mapping[str, Any]) -> Plot:
     """Plot the final losses of all arms over the bytes of their parameters at the end, in float32."""
-    arms = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm) or arm == FACTORISED}
+    arms = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm)}
     figure, axes = new_figure(1, 1, 6.4, 4.4)
     panel, colour_of = axes[0, 0], colours(list(arms))
     megabytes = {row["arm"]: 4 * row["parameters"] / 1e6 for row in results["models"]}
@@ -159,9 +163,55 @@ def plot_sizes(results: Mapping[str, Any]) -> Plot:
         place = megabytes[arm] + 2 * apart * (before.index(arm) - (len(before) - 1) / 2)
         panel.plot(np.full(len(values), place), values, "o", color=colour_of[arm], alpha=0.4, markersize=4)
         panel.plot(place, np.nanmean(values), "_", color=colour_of[arm], markersize=14, markeredgewidth=2.5, label=arm)
+    panel.axhline(results["bigram"]["losses"]["1"], color="black", linestyle=":", linewidth=1, label="bigram")
     panel.set_xlabel("parameters at the end (MB in float32; arms of one size side by side)")
     panel.set_ylabel("final loss (nats a token)")
     legend_below(figure, panel, columns=4)
     return Plot(
-        "sizes", "Final validation loss over the size of the model at the end: a dot per seed, bars: means of each arm.", figure
+        "sizes",
+        "Final validation loss over the size of the model at the end: a dot per seed, bars: means of each arm. Dotted: a "
+        "bigram model of the tokens that one seed sees.",
+        figure,
     )
+
+
+LENGTH_ARMS = {plan.TIED: ORANGE, plan.untied_at(plan.LATE): GREEN, plan.NEVER_INDEPENDENT: SKY}
+
+
+def plot_lengths(results: Mapping[str, Any]) -> Plot:
+    """Plot final losses, and those of always tied models less those of others, over the number of steps."""
+    figure, axes = new_figure(1, 2, 4.6, 3.8)
+    whole, gap = axes[0]
+    losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
+    of_bigram = {Fraction(written): loss for written, loss in results["bigram"]["losses"].items()}
+    steps = {length: float(length) * results["steps"] for length in of_bigram}
+    whole.plot([*steps.values()], [*of_bigram.values()], "k:", linewidth=1, label="bigram")
+    gap.axhspan(-MARGIN, MARGIN, color="grey", alpha=0.15, linewidth=0)
+    gap.axhline(0, color="black", linewidth=0.8)
+    for arm, colour in LENGTH_ARMS.items():
+        names = {length: plan.at_length(arm, length) for length in steps}
+        found = {steps[length]: losses[name] for length, name in names.items() if name in losses}
+        _plot_over_steps(whole, found, colour, arm)
+        if arm != plan.TIED:
+            less = {steps[length]: values for length, values in gaps(losses, plan.TIED, arm).items()}
+            _plot_over_steps(gap, less, colour, arm)
+    for panel, label in ((whole, "final loss (nats a token)"), (gap, "final loss of tied - that of the arm (nats a token)")):
+        panel.set_xscale("log", base=2)
+        panel.set_xticks([*steps.values()], [f"{step:,.0f}" for step in steps.values()], fontsize=8)
+        panel.minorticks_off()
+        panel.set_xlabel("steps of the run")
+        panel.set_ylabel(label)
+    legend_below(figure, whole)
+    return Plot(
+        "lengths",
+        "Final validation loss of runs of several lengths: a dot per seed, lines: means. Dotted: a bigram model of the tokens "
+        "that one seed sees until then. Right: the loss of always tied models less that of the arm, of the same seed; shaded: "
+        f"the margin of {MARGIN:g} nats.",
+        figure,
+    )
+
+
+def _plot_over_steps(panel: Any, found: Mapping[float, np.ndarray], colour: str, label: str) -> None:
+    for step, values in found.items():
+        panel.plot(np.full(len(values), step), values, "o", color=colour, alpha=0.4, markersize=4, markeredgewidth=0)
+    panel.plot([*found], [np.mean(values[np.isfinite(values)]) for values in found.values()], color=colour, label=label)

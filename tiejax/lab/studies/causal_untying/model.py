@@ -33,34 +33,38 @@ UNDECAYED = (*models.TABLE_PATHS, "positions/embedding")
 class Size(NamedTuple):
     """The size of a model, and its number of parameters with tied tables counted once."""
 
+    layers: int
     width: int
     feed_forward: int
     parameters: int
 
 
 def size_of(settings: Settings, vocabulary: int, arm: Arm) -> Size:
-    """Return the size of an arm's model; the wide tied one has about as many parameters as an untied one."""
+    """Return the size of an arm's model; the wide and the deep tied one have about as many parameters as an untied one."""
     assert settings.width is not None
     assert settings.layers is not None
     assert settings.context is not None
     hidden = sizes.FEED_FORWARD * settings.width
     size = vocabulary, settings.layers, settings.width, hidden, settings.context
+    layers, width = settings.layers, settings.width
     if arm.factorised:
-        return Size(settings.width, hidden, counts.gpt2_factorised(*size, settings.width // 2))
-    if not arm.wide:
-        return Size(settings.width, hidden, counts.gpt2(*size, tied=arm.tied) + arm.bias * vocabulary)
-    width, untied = sizes.wide_width(settings), counts.gpt2(*size, tied=False)
-    hidden = counts.feed_forward_for(untied, vocabulary, settings.layers, width, settings.context, tied=True)
-    return Size(width, hidden, counts.gpt2(vocabulary, settings.layers, width, hidden, settings.context, tied=True))
+        return Size(layers, width, hidden, counts.gpt2_factorised(*size, width // 2))
+    if not (arm.wide or arm.deep):
+        return Size(layers, width, hidden, counts.gpt2(*size, tied=arm.tied) + arm.bias * vocabulary)
+    if arm.wide:
+        width = sizes.wide_width(settings)
+    else:
+        layers += max(1, vocabulary * width // counts.transformer_layer(width, hidden))
+    hidden = counts.feed_forward_for(counts.gpt2(*size, tied=False), vocabulary, layers, width, settings.context, tied=True)
+    return Size(layers, width, hidden, counts.gpt2(vocabulary, layers, width, hidden, settings.context, tied=True))
 
 
 def build_model(settings: Settings, vocabulary: int, arm: Arm) -> models.LanguageModel:
     """Return the model of an arm."""
-    assert settings.layers is not None
     assert settings.context is not None
     assert settings.width is not None
     shape = size_of(settings, vocabulary, arm)
-    size = vocabulary, settings.layers, shape.width, settings.heads, shape.feed_forward, settings.context
+    size = vocabulary, shape.layers, shape.width, settings.heads, shape.feed_forward, settings.context
     return gpt2.build(*size, head_bias=arm.bias, embed_width=settings.width // 2 if arm.factorised else None)
 
 
@@ -68,8 +72,8 @@ def schedule_of(steps: int, cosine: bool, horizon: Fraction = Fraction(1)) -> op
     """Return the factor of the learning rate by step, at most 1.
 
     It rises linearly in the first 2 % of the steps, is constant until 80 % of them, and falls linearly to 0 at the last; or,
-    with a cosine, falls from its maximum to 0 as 1/2 (1 + cos(pi x)). horizon: the end of a longer run, as a fraction of the
-    steps; it begins as the run does.
+    with a cosine, falls from its maximum to 0 as 1/2 (1 + cos(pi x)). horizon: the end of a shorter or longer run, as a
+    fraction of the steps; it begins as the run does.
     """
     rise = max(1, round(WARM_UP * steps))
     steps = round(steps * horizon)
@@ -99,7 +103,7 @@ def optimizer_of(settings: Settings, steps: int, arm: Arm) -> optax.GradientTran
         counts="leaf",
         decayed="matrices",
         own_rates=True,
-        tables=TableRecipe(UNDECAYED, weight_decay=0.0),
+        tables=TableRecipe(UNDECAYED, weight_decay=0.0, rated=models.TABLE_PATHS),
     )
     if arm.change.rate == 1:
         return optimizer

@@ -21,6 +21,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from tiejax.lab.comparison.training import STATE, Arrays, Members, Trainer, tuning_segment
+from tiejax.lab.runs.rates import Pair
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying.model import Objective
 from tiejax.lab.studies.causal_untying.settings import NATURAL_SEEDS
@@ -106,7 +107,7 @@ def jensen_shannon(first: jax.Array, second: jax.Array) -> jax.Array:
     return jnp.sum(jnp.exp(first) * (first - middle) + jnp.exp(second) * (second - middle), axis=-1) / 2
 
 
-def measure(trainer: Trainer, rate: float, number: int) -> Arrays:
+def measure(trainer: Trainer, rate: Pair, number: int) -> Arrays:
     """Train models that are never tied, and return `pairs` `[pairs, 2]` and their distances in each model, `[seed, pairs]`."""
     text = trainer.recipe.text
     pairs = candidates(text, number)

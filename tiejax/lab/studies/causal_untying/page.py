@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.looks import parts_words
@@ -13,21 +15,20 @@ from tiejax.lab.studies.causal_untying.claims import PLAIN, PLANTED, SECONDARY
 from tiejax.lab.studies.causal_untying.tables import decimal, tables
 
 QUESTION = (
-    "Does a causal language model that is trained with tied tables and untied on the way end with a lower loss than one that "
-    "is always tied, or never?"
+    "Does a causal language model with tied tables end with a higher loss than one that is never tied, and with a lower one "
+    "if it is untied on the way?"
 )
 PLANTED_QUESTION = (
     "When a causal language model is trained with tied tables and untied on the way, which symbols come together and which "
     "part: those that are equally likely, or those that have equal effects?"
 )
 # The claims that answer the question, and that of planted text.
-LEADING = ("late/tied", "late/never-independent", "late/never-equal", "slope/fraction")
+LEADING = ("tied/never", "late/tied", "late/never")
 PLANTED_LEADING = ("input-distance/conflict", "output-distance/reverse", "excess/contextual")
 LIMITS = (
-    "One size, one text and a small vocabulary, of which the run sees less than one epoch unless the setting says otherwise: "
-    "nothing is said of larger models or longer runs. The tables are a larger share of the parameters here than in large "
-    "models. How long a model trains after it is untied is bound to the step of untying, since all reported models have the "
-    "same number of steps."
+    "One size, one text and a small vocabulary: nothing is said of larger models, or of runs longer than the longest here. "
+    "The tables are a larger share of the parameters here than in large models. How long a model trains after it is untied is "
+    "bound to the step of untying, since all models of one length have the same number of steps."
 )
 SOURCE = (
     "an open question of Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610); the protocol is ours. Models: GPT-2 (Radford "
@@ -35,18 +36,30 @@ SOURCE = (
 )
 HEADINGS = {
     PLANTED: "Claims: planted symbols, one family; then losses, exploratory",
-    PLAIN: "Claims: untying late, one family",
-    SECONDARY: "Claims: the same within a margin, rare and frequent tokens, and a cosine schedule, a second family; then token "
-    "frequencies, exploratory",
+    PLAIN: "Claims: tied, untied late and never tied, one family",
+    SECONDARY: "Claims: the same within a margin, rare and frequent tokens, and a cosine schedule, a second family; then "
+    "others, exploratory",
 }
 
 
 def size_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Return the size of the models and of their text in words."""
     parameters = {row["arm"]: row["parameters"] for row in results["models"]}
+    tied, untied = parameters[plan.TIED], parameters[plan.NEVER_INDEPENDENT]
     return (
-        f"{settings['layers']} layers of width {settings['width']}, {parameters[plan.TIED] / 1e6:.2f} million parameters tied "
-        f"and {parameters[plan.NEVER_INDEPENDENT] / 1e6:.2f} untied, {results['tokens'] / 1e6:.2f} million training tokens"
+        f"{settings['layers']} layers of width {settings['width']}, {tied / 1e6:.2f} million parameters tied and "
+        f"{untied / 1e6:.2f} untied, {results['tokens'] / 1e6:.2f} million training tokens, {results['tokens'] / tied:.1f} and "
+        f"{results['tokens'] / untied:.1f} a parameter"
+    )
+
+
+def bigram_words(results: Mapping[str, Any]) -> str:
+    """Return how tied and never tied models compare with the bigram model of the tokens of one seed."""
+    of_bigram = results["bigram"]["losses"]["1"]
+    losses = {name: np.mean(np.array(results["arms"][name]["loss"], float)) for name in (plan.TIED, plan.NEVER_INDEPENDENT)}
+    return (
+        f"A bigram model of the tokens that one seed sees has {of_bigram:.3f} nats a token, tied models "
+        f"{losses[plan.TIED]:.3f}, never tied ones {losses[plan.NEVER_INDEPENDENT]:.3f}."
     )
 
 
@@ -57,7 +70,7 @@ def finding(results: Mapping[str, Any], settings: Mapping[str, Any] | None = Non
     leading = PLANTED_LEADING if "planted" in results else LEADING
     counts = [f"{heading.split(',')[0]}: {tally([by_id[name] for name in results['families'][family]])}"
               for family, heading in HEADINGS.items() if results["families"].get(family)]  # fmt: skip
-    return [answer for answer in (openings(results["claims"], leading, size), *counts) if answer]
+    return [answer for answer in (openings(results["claims"], leading, size), bigram_words(results), *counts) if answer]
 
 
 def _planted_words(planted: Mapping[str, Any]) -> dict[str, str]:
@@ -94,18 +107,20 @@ def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
     results, settings, facts = run.results, run.settings, run.facts
     by_id = {row["id"]: row for row in results["claims"]}
-    rates = results["rates"]
+    rates, factors = results["rates"], results["table_factors"]
     setting = {
         "models": f"pre-LN transformers, {size_words(results, settings)}, {settings['heads']} heads, context "
         f"{settings['context']}, no bias of the logits except in exploratory arms; all tables start from N(0, .02^2)",
         "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {results['epochs']:.2f} epochs; "
         "AdamW with betas .9 and .95, weight decay "
         f"{settings['weight_decay']:g} on matrices other than tables, gradients clipped at {settings['clip']:g}",
-        "learning rate": f"{rates['tied']:g} of tied models, also after they are untied, and {rates['untied']:g} of never tied "
-        "ones; it rises for 2 % of the run, is constant until 80 %, and falls linearly to 0",
+        "learning rate": f"{rates['tied']:g} of tied models, also after they are untied, times {factors['tied']:g} for the "
+        f"tables, and {rates['untied']:g}, times {factors['untied']:g}, of never tied ones; it rises for 2 % of the run, is "
+        "constant until 80 %, and falls linearly to 0; that of shorter runs falls in the last fifth before their end",
         "untying": "the two tables continue from the shared one, each with its moments; other policies are exploratory",
         "text": f"{', '.join(map(str, settings['corpus'])) or 'the prose that comes with CPython'}; entropy of the token "
-        f"frequencies {results['unigram_entropy']:.3f} nats; fingerprint {results['data']['fingerprint'][:16]}",
+        f"frequencies {results['unigram_entropy']:.3f} nats; {decimal(results['bytes_per_token'], 3)} bytes a token; "
+        f"fingerprint {results['data']['fingerprint'][:16]}",
         "final loss": f"nats a token, at the last step, on {settings['final_blocks']:,} blocks spread evenly over the "
         "validation split, or on all of them",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches; an arm that unties continues its tied one",
@@ -123,7 +138,7 @@ def page(run: RunOnPage) -> str:
     notes = [*excluded_notes(results), LIMITS]
     if edges:
         notes.insert(
-            0, f"The best learning rate of {' and '.join(edges)} models is the last that was tried; another may be better."
+            0, f"The best learning rate of {' and '.join(edges)} models is at the edge of those tried; another may be better."
         )
     return report.render(
         title="Tie, then untie, on a causal language model",

@@ -14,6 +14,7 @@ class Arm(arms.Arm):
 
     Attributes:
         wide: whether it has the parameters of an untied model in a wider tied one.
+        deep: likewise in a deeper tied one.
         cosine: whether its learning rate falls along a cosine.
         bias: whether its logits have a bias.
         factorised: whether its input table has half the width of the states, with a linear map between them.
@@ -21,16 +22,20 @@ class Arm(arms.Arm):
     """
 
     wide: bool = False
+    deep: bool = False
     cosine: bool = False
     bias: bool = False
     factorised: bool = False
     weights: tuple[float, float] = (1.0, 1.0)
 
 
-TIED, NEVER_EQUAL, NEVER_INDEPENDENT, WIDE = "tied", "never-equal", "never-independent", "tied-wide"
+TIED, NEVER_EQUAL, NEVER_INDEPENDENT = "tied", "never-equal", "never-independent"
+WIDE, DEEP, FACTORISED = "tied-wide", "tied-deep", "factorised"
+EQUAL = ("wide", "deep", "factorised")  # settings that add an arm with about the parameters of the untied models
 EARLY = Fraction(1, 3)  # the fork at which distances on planted text are compared
 LATE = Fraction(2, 3)  # the fork of the control and of exploratory arms
 LONG = Fraction(3, 2)  # the end of longer runs
+DECAY = Fraction(1, 5)  # the share of a run, at its end, in which the learning rate falls
 EXPLORE = "explore-"  # begins the names of exploratory arms
 
 
@@ -43,10 +48,38 @@ def _name(name: str, cosine: bool) -> str:
     return f"{name}-cosine" if cosine else name
 
 
-def arms_of(forks: Sequence[Fraction], wide: bool, cosine: bool) -> list[Arm]:
+def at_length(name: str, length: Fraction) -> str:
+    """Return the name of an arm that ends at a fraction of the run, as `name` does at its end."""
+    return name if length == 1 else f"{name}@{length}"
+
+
+def length_of(name: str) -> Fraction:
+    """Return the fraction of the run at which the arm of a name ends."""
+    return Fraction(name.partition("@")[2] or 1)
+
+
+def shorter_arms(length: Fraction, late: bool) -> list[Arm]:
+    """Return the arms that end at a fraction of the run, each a branch of one that goes on at the constant learning rate.
+
+    late: with the one that unties at 2/3 of it.
+    """
+    falls = (1 - DECAY) * length
+    arms = [
+        Arm(at_length(TIED, length), True, fork=falls, parent=TIED, end=length),
+        Arm(at_length(NEVER_INDEPENDENT, length), False, False, falls, NEVER_INDEPENDENT, end=length, rates="untied"),
+    ]
+    if late:
+        arms.append(Arm(at_length(untied_at(LATE), length), False, fork=LATE * length, parent=TIED, end=length))
+    return arms
+
+
+def arms_of(
+    forks: Sequence[Fraction], equal: Sequence[str] = (), cosine: bool = False, lengths: Sequence[Fraction] = ()
+) -> list[Arm]:
     """Return the arms of a run: parents before their children.
 
-    forks: fractions at which tied models untie. wide: add the wider tied arm. cosine: add the control.
+    forks: fractions at which tied models untie. equal: arms with equal parameters, of `EQUAL`. cosine: add the control.
+    lengths: fractions of the run at which branches end.
     """
     arms = [
         Arm(TIED, True),
@@ -54,8 +87,13 @@ def arms_of(forks: Sequence[Fraction], wide: bool, cosine: bool) -> list[Arm]:
         Arm(NEVER_EQUAL, False),
         Arm(NEVER_INDEPENDENT, False, equal=False),
     ]
-    if wide:
-        arms.append(Arm(WIDE, True, wide=True))
+    by_name = {
+        "wide": Arm(WIDE, True, wide=True),
+        "deep": Arm(DEEP, True, deep=True),
+        "factorised": Arm(FACTORISED, False, equal=False, factorised=True),
+    }
+    arms += [arm for name, arm in by_name.items() if name in equal]
+    arms += [arm for length in lengths for arm in shorter_arms(length, LATE in forks)]
     if cosine:
         parent = _name(TIED, True)
         arms += [
@@ -68,7 +106,7 @@ def arms_of(forks: Sequence[Fraction], wide: bool, cosine: bool) -> list[Arm]:
 
 def planted_arms(forks: Sequence[Fraction]) -> list[Arm]:
     """Return the arms of a run on text with planted symbols."""
-    return [arm for arm in arms_of(forks, wide=False, cosine=False) if arm.name != NEVER_EQUAL]
+    return [arm for arm in arms_of(forks) if arm.name != NEVER_EQUAL]
 
 
 def exploratory(forks: Sequence[Fraction]) -> list[Arm]:
@@ -86,13 +124,12 @@ def exploratory(forks: Sequence[Fraction]) -> list[Arm]:
         late("zero-input", Change("zero", "source")),
         late("slow", Change(rate=0.25)),
         late("fast", Change(rate=4.0)),
-        Arm(by_use, True, end=LATE, by_use=True),
+        Arm(by_use, True, end=LATE, compared=False, by_use=True),
         late("split", Change("split"), by_use),
         Arm(bias, True, bias=True),
         Arm(f"{EXPLORE}bias-late", False, fork=LATE, parent=bias, bias=True),
         Arm(f"{EXPLORE}bias-never", False, bias=True),
         Arm(f"{EXPLORE}output-owner", True, weights=(0.0, 1.0)),
-        Arm(f"{EXPLORE}factorised", False, equal=False, factorised=True),
         Arm(f"{EXPLORE}long-tied", True, fork=LATE, parent=TIED, end=LONG),
     ]
     if EARLY in forks:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,19 +14,24 @@ from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.causal_untying import plan, sizes
 from tiejax.system.visible import cut
 
-WARM_UP, DECAY = 0.02, 0.2  # shares of the run in which the learning rate rises and falls
+WARM_UP, DECAY = 0.02, float(plan.DECAY)  # shares of the run in which the learning rate rises and falls
 # What is not given depends on whether a corpus is given: a study, or a demonstration on the text in Python itself.
 STUDY_DEFAULTS: dict[str, Any] = {
-    "seeds": 10, "hours": 3.6, "layers": 4, "width": 128, "context": 128, "vocab_size": 4096, "rate_seeds": 3,
-    "control_seeds": 10, "gate": 1.0, "explore": True, "wide": True,
-    "natural_pairs": 300,
+    "seeds": 10, "hours": 3.6, "layers": 2, "width": 64, "context": 128, "vocab_size": 1024, "rate_seeds": 3,
+    "table_factors": [1.0, 2.0, 4.0, 8.0], "lengths": ["1/8", "1/4", "1/2"], "control_seeds": 0, "gate": 0.1,
+    "explore": False, "wide": True, "deep": True, "factorised": True, "natural_pairs": 0,
     "record_every": 50, "validate_every": 50,
 }  # fmt: skip
 DEMONSTRATION: dict[str, Any] = {
-    "seeds": 8, "steps": 300, "layers": 2, "width": 64, "context": 64, "vocab_size": 2048, "rate_seeds": 2, "control_seeds": 0,
-    "gate": 0.5, "explore": False, "wide": True, "natural_pairs": 0, "record_every": 25, "validate_every": 25,
+    "seeds": 8, "steps": 300, "layers": 2, "width": 64, "context": 64, "vocab_size": 2048, "rate_seeds": 2,
+    "table_factors": [1.0], "lengths": [], "control_seeds": 0, "explore": False, "wide": True, "deep": False,
+    "factorised": False, "natural_pairs": 0, "record_every": 25, "validate_every": 25,
 }  # fmt: skip
-PLANTED: dict[str, Any] = {"control_seeds": 0, "explore": False, "wide": False, "natural_pairs": 0}
+PLANTED: dict[str, Any] = {
+    "table_factors": [1.0], "lengths": [], "control_seeds": 0, "explore": False, "wide": False, "deep": False,
+    "factorised": False, "natural_pairs": 0,
+}  # fmt: skip
+NOT_PLANTED = ("lengths", "control_seeds", "explore", "wide", "deep", "factorised", "natural_pairs")
 NATURAL_SEEDS, NATURAL_CONTEXT = (1000, 1001), 24  # of the models that measure natural pairs
 
 
@@ -40,41 +46,50 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             share of .05
         validation: validation text, as for --corpus; --corpus is then all training text (default: --corpus is split 80/10/10)
         test: test text, as for --corpus; it is not used by this study
-        vocab_size: number of tokens in a trained vocabulary (default: 4096; without --corpus 2048)
-        layers: number of layers (default: 4; without --corpus 2)
-        width: width of tables and states (default: 128; without --corpus 64)
+        vocab_size: number of tokens in a trained vocabulary (default: 1024; without --corpus 2048)
+        layers: number of layers (default: 2)
+        width: width of tables and states (default: 64)
         heads: number of attention heads
         context: tokens of a block, all of which but the first are predicted (default: 128; without --corpus 64)
         batch_size: blocks per step
-        steps: training steps of every model, a multiple of 300 with the other defaults (default: as many as --hours allows, at
-            most 2,800; without --corpus 300)
+        steps: training steps of every model, a multiple of 3,000 with the other defaults (default: as many as --hours allows,
+            at most 15,000 and at most four epochs; without --corpus 300)
         hours: the number of steps is chosen, from a measured rate and before the first seed, so that the run takes about this
             long on this machine; only without --steps (default: 3.6)
         untie_at: fractions of the run at which tied models are untied, such as [1/6,1/3,2/3]; all at the constant learning rate
+        lengths: fractions of the run at which branches of the tied models, of those untied at 2/3 and of the never tied ones
+            end with a learning rate that falls to 0, so that the run also has the results of shorter ones (default:
+            [1/8,1/4,1/2]; without --corpus or with --planted: none)
         rates: learning rates that are tried first, for tied and for untied models, in ascending order. If the best is the first
             or the last of them, half or twice of it is tried as well
+        table_factors: factors of the learning rate for the tables, likewise. More than four pairs of a rate and a factor are
+            screened by one seed with a third of the steps, and the best four are trained in full (default: [1,2,4,8]; without
+            --corpus or with --planted: [1])
         rate_seeds: number of seeds that choose the learning rates, 1000, 1001, ...; they are not among the reported ones
             (default: 3; without --corpus 2)
         tied_rate: learning rate of tied models, instead of a choice among --rates
         untied_rate: likewise of models that are never tied
+        tied_factor: factor of the tables' learning rate, with --tied_rate
+        untied_factor: likewise, with --untied_rate
         control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule; with --resume, this
-            number may change (default: 10; without --corpus or with --planted: 0)
+            number may change (default: 0)
         wide: also train wider tied models with the parameters of the untied ones (default: true; with --planted: false)
+        deep: likewise deeper tied models (default: true; without --corpus or with --planted: false)
+        factorised: also train never tied models with an input table of half the width (default: as for --deep)
         explore: also train exploratory arms for the first block of seeds, without tests: other changes of the optimizer's state
             at untying, other rates of the new table, a bias of the logits, a table that only its output use trains, a tie
-            that begins again, an input table of half the width, longer runs, and untying at a step that follows from gradients
-            (see --trigger) (default: true; without --corpus or with --planted: false)
+            that begins again, longer runs, and untying at a step that follows from gradients (see --trigger) (default: false)
         trigger: threshold of the exploratory arm that unties when the cosine of the gradients of the two uses of the table,
             over the 100 most frequent tokens and as a mean over three records, stays below it for 100 steps (default: the
             median over the models that choose the learning rate; with --tied_rate no such arm unless a threshold is given)
         natural_pairs: number of pairs of frequent words whose equivalence is measured in two models that are never tied and are
-            not reported, and whose distances are recorded in all arms; 0 for none (default: 300; without --corpus, with
-            --planted or with a --context below 24: none)
+            not reported, and whose distances are recorded in all arms; 0 for none (default: 0)
         planted: write the text with planted symbols, of which it is known whether they are equally likely and whether they have
             equal effects: twins of 60 words, 20 pairs of markers before sentences, and ciphers of 64 words. The arms are
             tied, untied at --untie_at, and never tied from independent tables
-        gate: the run ends before its first seed unless the tied models that choose the learning rate end this many nats below
-            the entropy of the token frequencies (default: 1; without --corpus .5)
+        gate: the run ends before its first seed unless the models of each class that choose its learning rate end this many
+            nats below a bigram model of the tokens that a seed sees; a negative number allows losses above it (default: .1;
+            without --corpus there is no such condition)
         weight_decay: weight decay of matrices other than tables; tables, biases and LayerNorms have none
         clip: maximum global norm of the gradient, in which tied tables count once
         record_every: steps between records of the training loss and of the gradients of the two tables (default: 50; without
@@ -98,12 +113,18 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     steps: int | None = None
     hours: float | None = None
     untie_at: list[str] = dataclasses.field(default_factory=lambda: ["1/6", "1/3", "2/3"])
+    lengths: list[str] | None = None
     rates: list[float] = dataclasses.field(default_factory=lambda: [1e-3, 2e-3, 4e-3, 8e-3])
+    table_factors: list[float] | None = None
     rate_seeds: int | None = None
     tied_rate: float | None = None
     untied_rate: float | None = None
+    tied_factor: float = 1.0
+    untied_factor: float = 1.0
     control_seeds: int | None = None
     wide: bool | None = None
+    deep: bool | None = None
+    factorised: bool | None = None
     explore: bool | None = None
     trigger: float | None = None
     natural_pairs: int | None = None
@@ -125,8 +146,6 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         fields |= checks.seeds_of_looks(self, defaults["seeds"])
         one_of_both = {"steps", "hours"} if self.steps is not None or self.hours is not None else set()
         fields |= {name: value for name, value in defaults.items() if fields[name] is None and name not in one_of_both}
-        if self.natural_pairs is None and fields["context"] < NATURAL_CONTEXT:
-            fields["natural_pairs"] = 0
         if fields["data_dir"] is None:
             fields["data_dir"] = checks.default_data_dir()
         settings = Settings(**fields)
@@ -139,8 +158,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         counts = ("layers", "width", "heads", "batch_size", "steps", "rate_seeds", "record_every", "validate_every")
         checks.check_counts(self, (*counts, "validation_blocks", "final_blocks"))
         check_most("control_seeds", self.control_seeds or 0, "seeds")
-        checks.check_positive(self, ("hours", "tied_rate", "untied_rate", "clip"))
-        checks.check_not_negative(self, ("weight_decay", "gate", "control_seeds", "natural_pairs"))
+        checks.check_positive(self, ("hours", "tied_rate", "untied_rate", "tied_factor", "untied_factor", "clip"))
+        checks.check_not_negative(self, ("weight_decay", "control_seeds", "natural_pairs"))
         checks.check_heads(self)
         checks.check_context(self)
         checks.check_held_out(self)
@@ -150,7 +169,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         if self.trigger is not None and not (self.explore and -1 <= self.trigger <= 1):
             raise BadInput(f"--trigger: expected a cosine, between -1 and 1, with --explore true, got {self.trigger:g}")
         self._check_natural()
-        if self.planted and (others := [name for name in PLANTED if getattr(self, name)]):
+        if self.planted and (others := [name for name in NOT_PLANTED if getattr(self, name)]):
             raise BadInput(f"--{others[0]}: not available with --planted; leave it out")
         if self.steps is not None and self.steps < 60:
             raise BadInput(f"--steps: expected at least 60, got {self.steps}")
@@ -171,6 +190,11 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         checks.check_rates(self.rates, least=3)
         if (self.tied_rate is None) != (self.untied_rate is None):
             raise BadInput("--tied_rate and --untied_rate: give both or neither")
+        factors = self.table_factors
+        if not factors or any(not factor > 0 for factor in factors) or factors != sorted(set(factors)):
+            raise BadInput(f"--table_factors: expected numbers > 0 in ascending order, got {factors}")
+        if self.tuned and (given := [name for name in ("tied_factor", "untied_factor") if getattr(self, name) != 1]):
+            raise BadInput(f"--{given[0]}: needs --tied_rate and --untied_rate; otherwise it is chosen among --table_factors")
 
     def _check_natural(self) -> None:
         assert self.natural_pairs is not None
@@ -186,18 +210,14 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     @property
     def forks(self) -> list[Fraction]:
         """The fractions of `untie_at`, ascending; raises BadInput if one is not between 0 and 1."""
-        found = []
-        for written in self.untie_at:
-            try:
-                fork = Fraction(str(written)).limit_denominator(1000)
-            except (ValueError, ZeroDivisionError):
-                fork = Fraction(0)
-            if not 0 < fork < 1:
-                raise BadInput(f"--untie_at: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got {cut(written)}")
-            found.append(fork)
-        if len(set(found)) < len(found) or not found:
-            raise BadInput(f"--untie_at: expected at least one fraction, and distinct ones, got {cut(self.untie_at)}")
-        return sorted(found)
+        if not self.untie_at:
+            raise BadInput("--untie_at: expected at least one fraction, got []")
+        return fractions_of("untie_at", self.untie_at)
+
+    @property
+    def ends(self) -> list[Fraction]:
+        """The fractions of `lengths`, ascending; raises BadInput if one is not between 0 and 1."""
+        return fractions_of("lengths", self.lengths or [])
 
     @property
     def step_unit(self) -> int:
@@ -205,6 +225,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         forks = {*self.forks, *([plan.LATE] if self.explore or self.control_seeds else [])}
         if self.planted:
             forks.add(plan.EARLY)
+        forks |= {point for end in self.ends for point in (plan.LATE * end, (1 - plan.DECAY) * end)}
         return math.lcm(
             *(fork.denominator * every // math.gcd(fork.numerator, every)
               for fork in forks for every in (self.record_every, self.validate_every) if every is not None)
@@ -215,7 +236,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         """The arms of resolved settings."""
         if self.planted:
             return plan.planted_arms(self.forks)
-        return plan.arms_of(self.forks, bool(self.wide), bool(self.control_seeds))
+        equal = [name for name in plan.EQUAL if getattr(self, name)]
+        return plan.arms_of(self.forks, equal, bool(self.control_seeds), self.ends)
 
     @property
     def explored(self) -> list[plan.Arm]:
@@ -232,6 +254,22 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         """The seeds that choose the learning rates."""
         assert self.rate_seeds is not None
         return list(range(1000, 1000 + self.rate_seeds))
+
+
+def fractions_of(name: str, values: Sequence[object]) -> list[Fraction]:
+    """Return the fractions of a setting, ascending; raises BadInput if one is not between 0 and 1, or repeated."""
+    found = []
+    for written in values:
+        try:
+            fraction = Fraction(str(written)).limit_denominator(1000)
+        except (ValueError, ZeroDivisionError):
+            fraction = Fraction(0)
+        if not 0 < fraction < 1:
+            raise BadInput(f"--{name}: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got {cut(written)}")
+        found.append(fraction)
+    if len(set(found)) < len(found):
+        raise BadInput(f"--{name}: expected distinct fractions, got {cut(values)}")
+    return sorted(found)
 
 
 STUDY = Study(

@@ -8,7 +8,7 @@ from tiejax.text.planted_pairs import KINDS, PAIRS
 
 # The resolved settings that the estimate depends on.
 OPTIONS = ("width", "layers", "vocab_size", "batch_size", "context", "seeds", "steps", "record_every", "planted")
-MOST_STEPS = 2800  # without --steps: under one epoch of WikiText-2
+MOST_STEPS = 15_000  # without --steps
 RECORD = 24 * FLOAT  # loss, distance, and gradients of two uses, in total and in buckets
 FEED_FORWARD = 4  # width of the feed-forward layers, of the width
 WIDER = 1.25  # width of the wider tied model, of the width

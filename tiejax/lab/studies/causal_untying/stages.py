@@ -3,9 +3,10 @@
 import functools
 
 from tiejax.lab.comparison import segments
+from tiejax.lab.comparison.arms import Class
 from tiejax.lab.comparison.segments import Segment
 from tiejax.lab.comparison.step_count import PLAN, Parts, StepCount, block_size, seconds_of_step
-from tiejax.lab.comparison.training import Trainer, costs_of, tuning_blocks, tuning_stage
+from tiejax.lab.comparison.training import Trainer, Tuning, costs_of
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.causal_untying import natural
@@ -15,6 +16,8 @@ from tiejax.lab.studies.causal_untying.summary import TUNED
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.lab.studies.causal_untying.train import Recipe, tuning_arm
 from tiejax.lab.studies.causal_untying.trigger import SEEDS
+
+MOST_EPOCHS = 4  # of a run whose steps follow from --hours
 
 
 def segments_by_kind(settings: Settings) -> tuple[list[Segment], list[Segment], list[Segment]]:
@@ -39,12 +42,16 @@ def blocks(settings: Settings, parts: Parts) -> list[tuple[list[int], list[Segme
     return found
 
 
+def tuning_of(settings: Settings, kind: Class, block: int) -> Tuning:
+    """Return the models that choose the learning rates of a class of arms, `block` at a time."""
+    return Tuning(kind, tuning_arm(kind), settings.tuning_seeds, block, settings.rates, settings.table_factors or [1.0])
+
+
 def costs(settings: Settings, parts: Parts) -> dict[str, float]:
     """Return the cost of every stage that is planned, in runs of one block."""
     planned = {PLAN: 0.02}
     for kind in TUNED if settings.tuned else ():
-        tried = tuning_blocks(settings.rates, settings.tuning_seeds, block_size(parts))
-        planned |= {tuning_stage(kind, members): 1.0 for members in tried}
+        planned |= tuning_of(settings, kind, block_size(parts)).costs()
     if settings.natural_pairs:
         planned[natural.STAGE] = float(-(-len(NATURAL_SEEDS) // block_size(parts)))
     for block, parts_of_block in blocks(settings, parts):
@@ -55,15 +62,14 @@ def costs(settings: Settings, parts: Parts) -> dict[str, float]:
 def step_count_of(settings: Settings, text: Text, stages: Stages, parts: Parts) -> StepCount:
     """Return what decides the number of steps."""
     block = block_size(parts)
-    one_more = tuning_blocks(settings.rates[:1], settings.tuning_seeds, block)
-    another_rate = len(TUNED) * len(one_more) if settings.tuned else 0  # for each class
+    another_rate = len(TUNED) * -(-len(settings.tuning_seeds) // block) if settings.tuned else 0  # for each class
     triggered = SEEDS if settings.explore and (settings.tuned or settings.trigger is not None) else 0  # prefix and untied
     trainer = Trainer(Recipe(settings, text), MOST_STEPS, stages)
     return StepCount(
         steps=settings.steps,
         hours=settings.hours,
         unit=settings.step_unit,
-        most=MOST_STEPS,
+        most=min(MOST_STEPS, MOST_EPOCHS * len(text.train) // settings.batch_size),
         costs=costs(settings, parts[:1]),
         more=another_rate + triggered,
         probe=functools.partial(seconds_of_step, trainer, tuning_arm("untied"), block),

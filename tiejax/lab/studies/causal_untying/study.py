@@ -9,25 +9,24 @@ import numpy as np
 
 from tiejax.lab.comparison.arms import Class
 from tiejax.lab.comparison.step_count import block_size, steps_of
-from tiejax.lab.comparison.training import Arrays, Trainer, Tuning, train_seeds, tune
+from tiejax.lab.comparison.training import Arrays, Trainer, train_seeds, tune
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of
-from tiejax.lab.runs.rates import Tried, best_rates, rate_lines, tuning_rows
+from tiejax.lab.runs.rates import Pair, Tried, best_pairs, rate_lines, tuning_rows
 from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin
-from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.causal_untying import figures, natural, natural_figures, page, plan, planted_figures
+from tiejax.lab.studies.causal_untying import bigram, figures, natural, natural_figures, page, plan, planted_figures
 from tiejax.lab.studies.causal_untying.model import size_of
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.planted_text import facts as facts_of_planting
 from tiejax.lab.studies.causal_untying.settings import Settings
-from tiejax.lab.studies.causal_untying.stages import blocks, costs, step_count_of
-from tiejax.lab.studies.causal_untying.summary import TUNED, below_entropy, summarise
+from tiejax.lab.studies.causal_untying.stages import blocks, costs, step_count_of, tuning_of
+from tiejax.lab.studies.causal_untying.summary import TUNED, summarise
 from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.lab.studies.causal_untying.train import Recipe, tuning_arm
+from tiejax.lab.studies.causal_untying.train import Recipe
 from tiejax.lab.studies.causal_untying.trigger import COSINE, STEP, Cosines, train_triggered
 from tiejax.system.json_values import plain
 from tiejax.text.blocks import spread
@@ -48,8 +47,8 @@ def run(launched: Launched, console: Console) -> int:
             budget = step_count_of(settings, text, stages, directory.manifest.all_parts)
             steps = steps_of(budget, stages, block, console)
             trainer = Trainer(Recipe(settings, text), steps, stages)
-            tried = {kind: tune(trainer, tuning_of(settings, kind, block), settings.rates) for kind in TUNED if settings.tuned}
-            check_gate(settings, text, tried, console)
+            tried = {kind: tune(trainer, tuning_of(settings, kind, block)) for kind in TUNED if settings.tuned}
+            check_models(settings, text, tried, steps, console)
             rates = rates_of(settings, tried)
             trainer, measured = with_natural_pairs(trainer, rates)
             test = functools.partial(growing, trainer=trainer)
@@ -70,7 +69,10 @@ def run(launched: Launched, console: Console) -> int:
             "tokens": steps * settings.batch_size * (settings.context - 1),
             "epochs": steps * settings.batch_size / len(text.train),
             "unigram_entropy": text.entropy,
-            "rates": rates,
+            "bytes_per_token": bytes_per_token(settings, text),
+            **bigram.facts(settings, text, seeds[0], steps),
+            "rates": {kind: rate for kind, (rate, _) in rates.items()},
+            "table_factors": {kind: factor for kind, (_, factor) in rates.items()},
             "tuning": tuning_rows(tried),
             "tuning_seeds": settings.tuning_seeds if tried else [],
             "models": models_of(settings, text),
@@ -113,31 +115,32 @@ def models_of(settings: Settings, text: Text) -> list[dict[str, Any]]:
     ]
 
 
-def tuning_of(settings: Settings, kind: Class, block: int) -> Tuning:
-    """Return the models that choose the learning rate of a class of arms, `block` at a time."""
-    return Tuning(kind, tuning_arm(kind), settings.tuning_seeds, block)
-
-
-def rates_of(settings: Settings, tried: dict[Class, Tried]) -> dict[Class, float]:
-    """Return the learning rate of each class of arms."""
+def rates_of(settings: Settings, tried: dict[Class, Tried]) -> dict[Class, Pair]:
+    """Return the learning rate of each class of arms, and the factor of the tables'."""
     if not tried:
         assert settings.tied_rate is not None
         assert settings.untied_rate is not None
-        return {"tied": settings.tied_rate, "untied": settings.untied_rate}
-    return best_rates(tried)
+        return {"tied": (settings.tied_rate, settings.tied_factor), "untied": (settings.untied_rate, settings.untied_factor)}
+    return best_pairs(tried)
 
 
-def check_gate(settings: Settings, text: Text, tried: dict[Class, Tried], console: Console) -> None:
-    """Raise BadInput unless tied models learn enough for a comparison; print the learning rates that were chosen."""
+def check_models(settings: Settings, text: Text, tried: dict[Class, Tried], steps: int, console: Console) -> None:
+    """Print the learning rates that were chosen; raise BadInput unless the models of every class learn enough."""
     for line in rate_lines(tried):
         console.say(line)
     if tried and settings.gate is not None:
-        below = below_entropy(tried["tied"], text.entropy)
-        if not below >= settings.gate:
-            raise BadInput(
-                f"--gate: the tied models that chose the learning rate end {below:.2f} nats below the entropy of the token "
-                f"frequencies, expected at least {settings.gate:g}; train for more steps, on more text, or lower --gate"
-            )
+        of_bigram = bigram.loss_of_bigram(settings, text, settings.tuning_seeds[0], steps)
+        console.say(f"bigram model of the tokens of seed {settings.tuning_seeds[0]}: {of_bigram:.4f} nats")
+        losses = {str(kind): float(each.losses[each.best].mean()) for kind, each in tried.items()}
+        bigram.check_gate(settings, of_bigram, losses)
+
+
+def bytes_per_token(settings: Settings, text: Text) -> float | None:
+    """Return the bytes of a predicted token of the final validation, on average; None with planted symbols."""
+    if text.planting is not None:
+        return None
+    predicted = text.validation[spread(len(text.validation), settings.final_blocks)][:, 1:]
+    return text.streams.bytes_of(predicted) / predicted.size
 
 
 def threshold_of(trainer: Trainer, tried: dict[Class, Tried]) -> float | None:
@@ -150,7 +153,7 @@ def threshold_of(trainer: Trainer, tried: dict[Class, Tried]) -> float | None:
 
 
 def with_triggered(
-    trainer: Trainer, seeds: Sequence[int], arrays: Arrays, rates: dict[Class, float], threshold: float | None
+    trainer: Trainer, seeds: Sequence[int], arrays: Arrays, rates: dict[Class, Pair], threshold: float | None
 ) -> tuple[Arrays, dict[str, Any]]:
     """Return the arrays with those of models that their gradients untie, and the steps; as they are without a threshold.
 
@@ -162,7 +165,7 @@ def with_triggered(
     return arrays | more, triggered
 
 
-def with_natural_pairs(trainer: Trainer, rates: dict[Class, float]) -> tuple[Trainer, Arrays]:
+def with_natural_pairs(trainer: Trainer, rates: dict[Class, Pair]) -> tuple[Trainer, Arrays]:
     """Measure natural pairs, if the run has any; return a trainer that records their distances, and what was measured."""
     number = trainer.recipe.settings.natural_pairs
     if not number:

@@ -8,7 +8,6 @@ import numpy as np
 from tiejax.lab.comparison.arms import Class
 from tiejax.lab.comparison.training import Arrays, diverged
 from tiejax.lab.runs.parts import Looks
-from tiejax.lab.runs.rates import Tried
 from tiejax.lab.studies.causal_untying import claims, plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
 
@@ -26,11 +25,6 @@ def final_losses(arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.nd
             {arm: nats[arm].sum(-1) / count[arm].sum(-1) for arm in arms},
             {arm: nats[arm] / count[arm] for arm in arms},
         )
-
-
-def below_entropy(tried: Tried, entropy: float) -> float:
-    """Return how far the best tied models end below the entropy of the token frequencies, in nats."""
-    return entropy - float(tried.losses[tried.best].mean())
 
 
 def summarise(

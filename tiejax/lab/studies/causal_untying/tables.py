@@ -1,6 +1,8 @@
 """The tables of the HTML report of a run."""
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,12 @@ def decimal(value: float | None, places: int) -> str:
     return "-" if value is None else f"{value:.{places}f}"
 
 
+def bits_a_byte(nats: float, results: Mapping[str, Any]) -> str:
+    """Return a loss in nats a token in bits a byte; a dash if a token has no number of bytes."""
+    size = results["bytes_per_token"]
+    return decimal(None if size is None else nats / math.log(2) / size, 4)
+
+
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return the tables of the report: final losses of the arms, and learning rates that were tried."""
     sizes = {row["arm"]: row["parameters"] for row in results["models"]}
@@ -25,13 +33,15 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         losses = np.array(row["loss"], float)
         spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
         ranks = [f"{value:.4f}" for value in np.array(row["by_frequency"], float).mean(0)]
-        rows.append([arm, f"{sizes[arm]:,}", f"{losses.mean():.4f}", spread, str(len(losses)), *ranks])
+        bits = bits_a_byte(losses.mean(), results)
+        rows.append([arm, f"{sizes[arm]:,}", f"{losses.mean():.4f}", spread, bits, str(len(losses)), *ranks])
     ranks = [name if name == "planted" else f"rank {name}" for name in results["frequency_ranks"]]
+    for length, loss in results["bigram"]["losses"].items():
+        name = plan.at_length("bigram", Fraction(length))
+        rows.append([name, "-", f"{loss:.4f}", "-", bits_a_byte(loss, results), "1", *["-"] * len(ranks)])
+    columns = ["arm", "parameters at the end", "mean", "standard deviation", "bits a byte", "seeds", *ranks]
     found: dict[str, tuple[list[str], list[list[str]]]] = {
-        "Numbers: final validation loss (nats a token)": (
-            ["arm", "parameters at the end", "mean", "standard deviation", "seeds", *ranks],
-            rows,
-        )
+        "Numbers: final validation loss (nats a token); NAME@F ends at the fraction F of the run": (columns, rows)
     }
     if results["tuning"]:
         seeds = ", ".join(map(str, results["tuning_seeds"]))
@@ -114,7 +124,6 @@ EXPLORED = {
     "retie": "untied at 1/3, tied again at 2/3 with the mean of both tables",
     "trigger": "untied when the cosine of the gradients of both uses stays low",
     "yoked": "untied at the step of the next seed of the row above",
-    "factorised": "never tied; an input table of half the width, with a linear map",
     "long-tied": "always tied, 1.5 times the steps",
     "long-early": "untied at step 1/3 T of 1.5 T; compared with long-tied",
 }

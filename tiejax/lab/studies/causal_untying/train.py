@@ -9,6 +9,7 @@ import numpy as np
 from tiejax import training
 from tiejax.lab.comparison.arms import Class
 from tiejax.lab.comparison.training import Arrays
+from tiejax.lab.runs.rates import Pair
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.model import (
     Objective,
@@ -62,9 +63,9 @@ class Recipe(NamedTuple):
         """Return the objective of an arm."""
         return objective_of(self.settings, self.text, arm)._replace(devices=self.devices)
 
-    def with_rates(self, opt_state: PyTree, rates: Sequence[float]) -> PyTree:
-        """Return the optimizer state of members `[seed, 1, ...]` with their learning rates."""
-        return with_rates(opt_state, jnp.asarray(rates)[:, None])
+    def with_rates(self, opt_state: PyTree, rates: Sequence[Pair]) -> PyTree:
+        """Return the optimizer state of members `[seed, 1, ...]` with their learning rates and factors of the tables'."""
+        return with_rates(opt_state, *jnp.asarray(rates).T[..., None])
 
     def judge(self, arm: Arm, params: PyTree) -> Arrays:
         """Return the sums of the final validation by bucket or kind of choice, `[seed, ...]` (see `Objective.sums`)."""

@@ -19,6 +19,7 @@ import numpy as np
 from tiejax.lab.comparison.arms import Class
 from tiejax.lab.comparison.segments import Segment, segments_of
 from tiejax.lab.comparison.training import Arrays, Trainer, costs_of, train_block
+from tiejax.lab.runs.rates import Pair
 from tiejax.lab.studies.causal_untying.plan import EXPLORE, TIED, Arm
 from tiejax.lab.studies.causal_untying.settings import DECAY, WARM_UP
 
@@ -72,13 +73,13 @@ class Cosines(NamedTuple):
 def untied_at_step(step: int, total: int) -> list[Segment]:
     """Return the segments of models that are tied until a step, and untied from there on."""
     fork = Fraction(step, total)
-    before = Arm(f"{EXPLORE}before-{step}", True, end=fork)
+    before = Arm(f"{EXPLORE}before-{step}", True, end=fork, compared=False)
     after = Arm(f"{EXPLORE}at-{step}", False, fork=fork, parent=before.name)
     return segments_of([before, after])
 
 
 def train_triggered(
-    trainer: Trainer, seeds: Sequence[int], tied: Arrays, rates: Mapping[Class, float], threshold: float
+    trainer: Trainer, seeds: Sequence[int], tied: Arrays, rates: Mapping[Class, Pair], threshold: float
 ) -> tuple[Arrays, dict[str, Any]]:
     """Train the models that the rule unties, and their control; return arrays as `ARM/FIELD`, and the steps of each seed.
 
