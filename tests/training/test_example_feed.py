@@ -42,3 +42,13 @@ def test_parts_split_the_rows():
     whole = stream(ExampleFeed(BLOCKS, rows=4, window=2), [7], 1)
     parts = [stream(ExampleFeed(BLOCKS, rows=4, window=2), [7], 1, own=range(part, part + 1), parts=2) for part in range(2)]
     np.testing.assert_array_equal(np.concatenate(parts, axis=2), whole)
+
+
+def test_examples_that_a_seed_sees():
+    """Those of the batches of its first steps, each once; all of them from the end of the first epoch on."""
+    feed = ExampleFeed(np.arange(23), 4, window=1)
+    windows = feed.open([(5, 0)], range(1), 1, 0)
+    read = [next(windows)[0, 0] for _ in range(9)]
+    for steps in (1, 3, 5, 6, 9):
+        np.testing.assert_array_equal(feed.seen(5, steps), np.unique(np.concatenate(read[:steps])))
+    assert len(feed.seen(5, 6)) == 23

@@ -15,6 +15,12 @@ LOSSES = {
     "never-equal": 4.06 + SEEDS,
     "never-independent": 4.50 + SEEDS,
     "tied-wide": 3.90 + SEEDS,
+    "tied-deep": 4.55 + SEEDS,
+    # The loss of tied models less that of never tied ones falls by .1 with every doubling of the length.
+    "tied@1/2": 4.20 + SEEDS,
+    "never-independent@1/2": 4.60 + SEEDS,
+    "tied@1/4": 4.50 + SEEDS,
+    "never-independent@1/4": 4.80 + SEEDS,
 }
 CONTROL = {"tied-cosine": 4.1 + SEEDS[:6], "untie-2/3-cosine": 4.0 + SEEDS[:6], "never-equal-cosine": 4.2 + SEEDS[:6]}
 
@@ -28,14 +34,19 @@ def test_estimates_and_verdicts():
     found = rows(LOSSES | CONTROL)
     plain = {name: (row["estimate"], row["verdict"]) for name, row in found[PLAIN].items()}
     assert plain == {
+        "tied/never": (pytest.approx(-0.5), "contradicted"),
         "late/tied": (pytest.approx(0.02), "contradicted"),
-        "late/never-independent": (pytest.approx(-0.48), "supported"),
-        "late/never-equal": (pytest.approx(-0.04), "supported"),
-        "slope/fraction": (pytest.approx(-0.06), "supported"),
-        "wide/never-independent": (pytest.approx(-0.6), "supported"),
+        "late/never": (pytest.approx(-0.48), "supported"),
+        "slope/length": (pytest.approx(-0.1 / np.log(2)), "supported"),
+        "deep/never": (pytest.approx(0.05), "contradicted"),
+        "wide/never": (pytest.approx(-0.6), "supported"),
     }
+    described = [found[SECONDARY][name] for name in ("late/never-equal", "slope/fraction")]
+    assert [row["estimate"] for row in described] == pytest.approx([-0.04, -0.06])
+    assert {row["verdict"] for row in described} == {"exploratory"}
     assert found[SECONDARY]["cosine/tied"]["estimate"] == pytest.approx(-0.1)
     assert found[SECONDARY]["cosine/tied"]["n"] == 6
+    assert found[SECONDARY]["same/cosine/tied"]["n"] == 6
     assert found[SECONDARY]["same/late/tied"]["verdict"] == "contradicted"
 
 
@@ -72,27 +83,28 @@ def test_a_diverged_model_speaks_against_a_difference_of_rare_tokens():
     assert row["differences"][5] == pytest.approx(0.1)  # the smallest of the others
 
 
-@pytest.mark.parametrize(("arm", "difference"), [("untie-2/3", 0.6), ("never-independent", -0.5)])
+@pytest.mark.parametrize(("arm", "difference"), [("untie-2/3", 0.9), ("never-independent", -0.8)])
 def test_a_diverged_model_has_the_worst_loss_of_all(arm, difference):
-    """4.61 is the highest other loss; the other model of seed 3 has 4.05 or 4.53."""
+    """4.91 is the highest other loss; the other model of seed 3 has 4.01 or 4.11."""
     losses = {name: values.copy() for name, values in LOSSES.items()}
     losses["never-independent"][3] = 4.01 if arm == "untie-2/3" else np.nan
     losses["untie-2/3"][3] = np.inf if arm == "untie-2/3" else 4.11
-    (claim,) = [each for each in claims(losses, {})[PLAIN] if each.id == "late/never-independent"]
+    (claim,) = [each for each in claims(losses, {})[PLAIN] if each.id == "late/never"]
     assert claim.differences[3] == pytest.approx(difference)
     assert np.isfinite(claim.differences).all()
 
 
 def test_looks_share_the_level():
     """Three seeds decide nothing; the claims that twelve decide are tested at .05 / 2."""
-    found = rows(LOSSES, looks=(3, 12))[PLAIN]["late/never-independent"]
+    found = rows(LOSSES, looks=(3, 12))[PLAIN]["late/never"]
     assert (found["look"], found["verdict"]) == (12, "supported")
-    assert found["p_adjusted"] == pytest.approx(2 * 5 * 2.0**-11)
+    assert found["p_adjusted"] == pytest.approx(2 * 6 * 2.0**-11)
 
 
 def test_claims_without_their_arms_are_left_out():
     few = {arm: LOSSES[arm] for arm in ("tied", "never-equal", "untie-1/3", "never-independent")}
-    assert [claim.id for claim in claims(few, {})[PLAIN]] == ["slope/fraction"]
+    assert [claim.id for claim in claims(few, {})[PLAIN]] == ["tied/never"]
+    assert "slope/fraction" in [claim.id for claim in claims(few, {})[SECONDARY]]
 
 
 def test_losses_by_frequency_are_exploratory():

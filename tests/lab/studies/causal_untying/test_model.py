@@ -37,12 +37,23 @@ def test_parameters_are_those_of_the_model(name):
 
 
 def test_the_wide_model_has_the_parameters_of_the_untied_one():
-    """At the size of the study: within 1 %, 160 wide."""
-    study = Settings(corpus=["x"], out="out").resolved()
+    """At 4 layers of width 128: within 1 %, 160 wide."""
+    study = Settings(corpus=["x"], layers=4, width=128).resolved()
     wide, untied = (size_of(study, 4096, ARMS[name]) for name in ("tied-wide", "never-equal"))
     assert wide.width == 160
     assert wide.parameters == pytest.approx(untied.parameters, rel=0.001)
     assert untied.parameters == 2 * 4096 * 128 + 128 * 128 + 4 * (12 * 128**2 + 13 * 128) + 2 * 128
+
+
+def test_the_deep_model_has_the_parameters_of_the_untied_one():
+    """At the size of the study a table has 1.3 times the parameters of a layer: one more layer, and wider feed-forward ones."""
+    study = Settings(corpus=["x"]).resolved()
+    deep, untied = (size_of(study, 1024, plan.Arm(name, tied, deep=tied)) for name, tied in (("deep", True), ("never", False)))
+    assert (deep.layers, deep.width, untied.layers) == (3, 64, 2)
+    assert deep.parameters == pytest.approx(untied.parameters, rel=0.001)
+    params = build_model(study, 1024, plan.Arm("deep", True, deep=True)).init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
+    sizes = [leaf.size for leaf in jax.tree.leaves(params)]
+    assert sum(sizes) - 1024 * 64 == deep.parameters  # with both tables
 
 
 def test_gpt2_has_its_published_number_of_parameters():

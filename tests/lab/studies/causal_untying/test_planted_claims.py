@@ -71,8 +71,9 @@ def test_losses_are_exploratory_on_planted_text():
         "input-distance/conflict": "supported",
         "output-distance/reverse": "supported",
         "excess/contextual": "supported",
+        "tied/never": "exploratory",
         "late/tied": "exploratory",
-        "late/never-independent": "exploratory",
+        "late/never": "exploratory",
     }
     assert rows["late/tied"]["estimate"] == pytest.approx(-0.05)
     assert rows["excess/contextual"]["look"] == 10

@@ -10,8 +10,10 @@ from tiejax.lab.studies.causal_untying.settings import Settings
 
 def test_a_corpus_makes_a_study():
     found = Settings(corpus=["wikitext"]).resolved()
-    assert (found.number_of_seeds, found.hours, found.steps, found.width, found.control_seeds) == (10, 3.6, None, 128, 10)
+    assert (found.number_of_seeds, found.hours, found.steps, found.width, found.control_seeds) == (10, 3.6, None, 64, 0)
     assert found.forks == [Fraction(1, 6), Fraction(1, 3), Fraction(2, 3)]
+    assert found.ends == [Fraction(1, 8), Fraction(1, 4), Fraction(1, 2)]
+    assert (found.gate, found.table_factors) == (0.1, [1, 2, 4, 8])
 
 
 def test_without_a_corpus_it_is_a_demonstration():
@@ -20,8 +22,8 @@ def test_without_a_corpus_it_is_a_demonstration():
 
 
 def test_what_is_given_is_kept():
-    found = Settings(corpus=["x"], steps=600, seeds=3, width=32, control_seeds=0).resolved()
-    assert (found.steps, found.hours, found.seeds, found.width, found.control_seeds) == (600, None, 3, 32, 0)
+    found = Settings(corpus=["x"], steps=3000, seeds=3, width=32, control_seeds=0).resolved()
+    assert (found.steps, found.hours, found.seeds, found.width, found.control_seeds) == (3000, None, 3, 32, 0)
     assert Settings(hours=1.0).resolved().steps is None
 
 
@@ -39,7 +41,15 @@ def test_resolved_settings_stay_as_they_are():
         ),
         ({"untie_at": ["1"]}, "--untie_at: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got 1"),
         ({"untie_at": ["half"]}, "--untie_at: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got half"),
-        ({"untie_at": ["1/2", ".5"]}, "--untie_at: expected at least one fraction, and distinct ones, got ['1/2', '.5']"),
+        ({"untie_at": ["1/2", ".5"]}, "--untie_at: expected distinct fractions, got ['1/2', '.5']"),
+        ({"untie_at": []}, "--untie_at: expected at least one fraction, got []"),
+        ({"lengths": ["2"]}, "--lengths: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got 2"),
+        ({"table_factors": [2, 1]}, "--table_factors: expected numbers > 0 in ascending order, got [2, 1]"),
+        (
+            {"tied_factor": 2.0},
+            "--tied_factor: needs --tied_rate and --untied_rate; otherwise it is chosen among --table_factors",
+        ),
+        ({"planted": True, "lengths": ["1/2"]}, "--lengths: not available with --planted; leave it out"),
         ({"rates": [1e-3, 2e-3]}, "--rates: expected at least three numbers between 0 and 1 in ascending order"),
         ({"tied_rate": 1e-3}, "--tied_rate and --untied_rate: give both or neither"),
         ({"steps": 300, "hours": 1.0}, "--steps and --hours: give one of them"),
@@ -60,12 +70,13 @@ def test_bad_settings_name_the_option(given, message):
     assert str(refused.value).startswith(message)
 
 
-@pytest.mark.parametrize(("every", "unit"), [(1, 6), (25, 150), (50, 300), (100, 600)])
+@pytest.mark.parametrize(("every", "unit"), [(1, 60), (25, 1500), (50, 3000), (100, 6000)])
 def test_every_fork_is_at_a_step_of_records(every, unit):
     settings = Settings(corpus=["x"], record_every=every, validate_every=every).resolved()
     assert settings.step_unit == unit
-    assert all(int(fork * unit) % every == 0 and fork * unit == int(fork * unit) for fork in settings.forks)
-    smaller = [number for number in range(1, unit) if all(fork * number % every == 0 for fork in settings.forks)]
+    forks = [arm.fork for arm in settings.arms if arm.fork is not None]
+    assert all(fork * unit % every == 0 for fork in forks)
+    smaller = [number for number in range(1, unit) if all(fork * number % every == 0 for fork in forks)]
     assert smaller == []
 
 

@@ -28,7 +28,7 @@ SIZE = shlex.split("""
   --vocab_size 300 --layers 1 --width 8 --heads 2 --context 12 --batch_size 4 --steps 60 --record_every 20 --validate_every 20
   --validation_blocks 8 --untie_at [1/3,2/3] --tied_rate .01 --untied_rate .02 --seeds [3,7]
 """)
-SMALL = [*SIZE, *shlex.split("--control_seeds 0 --wide false --explore false --natural_pairs 0")]
+SMALL = [*SIZE, *shlex.split("--wide false --deep false --factorised false --lengths [] --table_factors [1]")]
 TABLES = ("embed", "head")
 ARMS = ["tied", "untie-1/3", "untie-2/3", "never-equal", "never-independent"]
 
@@ -75,7 +75,9 @@ def test_results_and_records(run):
     results, arrays = json.loads((run / "results.json").read_text()), metrics(run)
     assert set(results["arms"]) == set(ARMS)
     assert results["tokens"] == 60 * 4 * 11
-    assert {row["id"] for row in results["claims"] if row["family"] == "registered"} >= {"late/tied", "slope/fraction"}
+    assert {row["id"] for row in results["claims"] if row["family"] == "registered"} == {
+        "tied/never", "late/tied", "late/never", "same/tied/never", "same/late/tied", "same/late/never", "frequency/late-tied"
+    }  # fmt: skip
     for arm in ARMS:
         name = arm.replace("/", ".")
         assert arrays[f"{name}.train_step"].tolist() == [0, 20, 40, 60]
@@ -108,7 +110,7 @@ def test_a_fork_continues_an_uninterrupted_run_bit_for_bit(run):
     """The tied model in one segment equals the one in three; a child that stays tied equals its parent."""
     trainer, arrays = trainer_of(run), metrics(run)
     tied = plan.Arm(plan.TIED, True)
-    members = Members([3, 7], [0.01, 0.01])
+    members = Members([3, 7], [(0.01, 1.0)] * 2)
     whole = trainer.segment("whole", Segment(tied, Fraction(0), Fraction(1), None), members, None, True)
     np.testing.assert_array_equal(whole["nats"], arrays["tied.nats"])
     np.testing.assert_array_equal(whole["train_loss"], arrays["tied.train_loss"])
@@ -119,10 +121,43 @@ def test_a_fork_continues_an_uninterrupted_run_bit_for_bit(run):
         np.testing.assert_array_equal(rest[name], whole[name])
 
 
+def test_a_branch_is_a_shorter_run_bit_for_bit(data, monkeypatch):
+    """Of 120 steps, the branches that end at half equal a run of 60 steps that warms up for as many steps as the longer one."""
+    monkeypatch.setattr("tiejax.lab.studies.causal_untying.model.WARM_UP", 0)
+    long, short = (data / name for name in ("lengths", "short"))
+    same = [
+        "--untie_at",
+        "[2/3]",
+        "--record_every",
+        "4",
+        "--validate_every",
+        "4",
+        "--tied_factor",
+        "2",
+        "--untied_factor",
+        ".5",
+    ]
+    more = ["--lengths", "[1/2]", "--deep", "true", "--factorised", "true"]
+    train_here(arguments(data, "--out", long, *same, *more, "--steps", "120"))
+    train_here(arguments(data, "--out", short, *same))
+    branches, whole = metrics(long), metrics(short)
+    for arm in ("tied", "untie-2.3", "never-independent"):
+        for field in ("nats", "train_loss", "validation_loss", "train_step"):
+            np.testing.assert_array_equal(branches[f"{arm}@1.2.{field}"], whole[f"{arm}.{field}"], err_msg=f"{arm} {field}")
+    results, of_short = (json.loads((out / "results.json").read_text()) for out in (long, short))
+    assert {"slope/length", "deep/never"} <= set(results["families"]["plain"])
+    assert results["bigram"]["losses"]["1/2"] == of_short["bigram"]["losses"]["1"]
+    assert "factorised.train_distance" not in branches  # tables of two widths have none
+    page = (long / "report.html").read_text()
+    assert "tied@1/2" in page
+    assert "bigram@1/2" in page
+    assert (long / "figures" / "lengths.png").exists()
+
+
 def test_untying_at_once_is_never_tying_from_equal_tables(run):
     """A child that leaves a tied parent at step 0, before which nothing is trained."""
     trainer = trainer_of(run)
-    members, tied = Members([3, 7], [0.02, 0.02]), plan.Arm(plan.TIED, True)
+    members, tied = Members([3, 7], [(0.02, 1.0)] * 2), plan.Arm(plan.TIED, True)
     child = plan.Arm("untie-0", False, fork=Fraction(0), parent=plan.TIED)
     before = to_arrays(trainer.first_state(tied, members), "state")
     at_once = Segment(child, Fraction(0), Fraction(1), Segment(tied, Fraction(0), Fraction(0), None))
@@ -148,7 +183,6 @@ def test_exploratory_arms(run, data):
     for name, parent in (("long-tied", "tied"), ("long-early", "untie-1.3")):
         assert arrays[f"explore-{name}.train_step"].tolist() == [0, 20, 40, 60, 80, 90]
         np.testing.assert_array_equal(arrays[f"explore-{name}.train_loss"][:, :3], arrays[f"{parent}.train_loss"][:1, :3])
-    assert "explore-factorised.train_distance" not in arrays
     for name in ("zero", "zero-input", "slow", "fast", "split"):
         losses = arrays[f"explore-{name}.train_loss"]
         assert losses.shape[0] == 1  # a block is one seed on one device
@@ -217,7 +251,7 @@ def test_natural_pairs(many_words):
 def test_changes_at_a_fork(run):
     """Moments and counts of the tables after each change, by path; other leaves stay."""
     trainer = trainer_of(run)
-    members = Members([3], [0.01])
+    members = Members([3], [(0.01, 1.0)])
     arms = {arm.name: arm for arm in [*trainer.recipe.settings.arms, *plan.exploratory(trainer.recipe.settings.forks)]}
     by_use = Segment(arms["explore-by-use"], Fraction(0), Fraction(1, 3), None)
     like = jax.eval_shape(lambda: trainer.first_state(by_use.arm, members))
@@ -308,5 +342,6 @@ def test_the_gate_ends_a_run_before_its_first_seed(data, capsys):
         del tuned[place : place + 2]
     ended = end(start(*tuned, "--gate", "9", "--rate_seeds", "1", "--rates", "[.005,.01,.02]", script=SCRIPT))
     assert ended.status == 2
-    assert "--gate: the tied models that chose the learning rate end" in ended.err
+    assert "--gate: the tied models that chose the learning rate end with" in ended.err
+    assert "below a bigram model's" in ended.err
     assert not list((out / "finished").glob("tied*"))

@@ -20,7 +20,7 @@ def test_every_rate_is_tried_with_every_seed_in_whole_blocks():
 
 def test_records_are_joined_along_an_arm_and_its_parent():
     """Of the two records at a fork, that of the child is kept."""
-    arms = plan.arms_of([Fraction(1, 2)], wide=False, cosine=False)
+    arms = plan.arms_of([Fraction(1, 2)])
     left = {}
     for segment in segments_of(arms):
         first, last = (int(10 * end) for end in (segment.first, segment.last))
