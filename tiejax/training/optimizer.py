@@ -20,15 +20,15 @@ class TableRecipe(NamedTuple):
         paths: paths of the tables in the parameter tree, such as `embed/embedding`.
         weight_decay: factor of their decay; None for that of all parameters.
         rate: factor of their learning rate.
-        rated: paths of those whose learning rate has a factor in the state of an optimizer with `own_rates`.
         shared_second_moment: average Adam's second moment over the rows of a table (`share_second_moment`).
+        rated: paths of those whose learning rate has a factor in the state of an optimizer with `own_rates`.
     """
 
     paths: Sequence[str]
     weight_decay: float | None = None
     rate: float = 1.0
-    rated: Sequence[str] = ()
     shared_second_moment: bool = False
+    rated: Sequence[str] = ()
 
 
 def make_optimizer(

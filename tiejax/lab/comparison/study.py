@@ -194,7 +194,7 @@ def point_of(subject: Subject, rate: float, factor: float) -> Point:
 
 def tune_all(trainer: Trainer, settings: Settings, subject: Subject, block: int, console: Console) -> dict[Class, Tried]:
     """Choose the learning rates of every class of arms, among those of the settings."""
-    tried: dict[Class, Tried] = {tuning.kind: tune(trainer, tuning) for tuning in tunings(settings, subject, block)}  # type: ignore[misc]
+    tried = {tuning.kind: tune(trainer, tuning) for tuning in tunings(settings, subject, block)}
     for line in rate_lines(tried, subject.unit):
         console.say(line)
     return tried

@@ -295,7 +295,7 @@ class Tuning(NamedTuple):
         rate_of: a rate and a factor -> the learning rates of a model.
     """
 
-    kind: str
+    kind: Class
     arm: Arm
     seeds: Sequence[int]
     block: int

@@ -112,3 +112,9 @@ def test_losses_by_frequency_are_exploratory():
     found = verdicts(LOSSES, buckets, ["1-100", "101-512"], (12,), 1)[SECONDARY]
     row = next(row for row in found if row["id"] == "late/tied/rank-101-512")
     assert (row["verdict"], row["p"], row["estimate"]) == ("exploratory", None, pytest.approx(0.02))
+
+
+def test_models_that_do_not_pass_the_gate_decide_nothing():
+    found = verdicts(LOSSES, {}, [], (12,), 1, tested=False)
+    assert {row["verdict"] for rows in found.values() for row in rows} == {"exploratory"}
+    assert found[PLAIN][0]["estimate"] == pytest.approx(-0.5)

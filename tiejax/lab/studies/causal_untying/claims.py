@@ -6,12 +6,14 @@ cosine, and whether rare and frequent tokens differ. A claim without its arms in
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.planted_claims import claims as planted_claims
@@ -234,6 +236,7 @@ def verdicts(
     looks: Sequence[int],
     planned: int,
     planted: Planted | None = None,
+    tested: bool = True,
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of all claims by family, as tested at every look (see `assess_in_looks`).
 
@@ -241,6 +244,7 @@ def verdicts(
 
     losses: final losses `[seed]`; arms with a cosine may have fewer seeds. buckets: the same by bucket. names: of the buckets.
     looks, planned: numbers of seeds at which the claims are tested, and how many looks are planned. planted: of planted text.
+    tested: whether claims are tested, or all exploratory.
     """
 
     def at(seeds: int) -> dict[str, list[Claim]]:
@@ -255,7 +259,8 @@ def verdicts(
         compared = [dataclasses.replace(claim, family="exploratory") for claim in families[PLAIN]]
         return {PLANTED: planted_claims(planted.of_seeds(seeds)) + compared + exploratory}
 
-    return {
-        family: assess_in_looks(lambda seeds, family=family: at(seeds)[family], looks, planned)  # type: ignore[misc]
-        for family in at(looks[0])
-    }
+    def of_family(seeds: int, family: str) -> list[Claim]:
+        found = at(seeds)[family]
+        return found if tested else untested(found)
+
+    return {family: assess_in_looks(functools.partial(of_family, family=family), looks, planned) for family in at(looks[0])}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.comparison.figures import EARLY, plot_less, plot_uses
+from tiejax.lab.comparison.figures import EARLY, over_seeds, plot_less, plot_uses
 from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.comparison.training import Arrays
 from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
@@ -65,9 +65,12 @@ def _dots_and_mean(panel: Any, x: float, values: np.ndarray, colour: str) -> Non
 
 
 def plot_row(panel: Any, place: float, values: np.ndarray, colour: str) -> None:
-    """Plot a dot for each value in a row of a panel, and a bar at their mean."""
+    """Plot a dot for each value in a row of a panel, and a bar at their mean, if any is finite."""
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return
     panel.plot(values, np.full(len(values), place), "o", color=colour, alpha=0.4, markersize=4)
-    panel.plot(np.nanmean(values), place, "|", color=colour, markersize=16, markeredgewidth=2.5)
+    panel.plot(np.mean(values), place, "|", color=colour, markersize=16, markeredgewidth=2.5)
 
 
 def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
@@ -78,7 +81,7 @@ def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
     x = [float(fraction) for fraction in fractions]
     panel.axhspan(-MARGIN, MARGIN, color="grey", alpha=0.15, linewidth=0)
     panel.axhline(0, color="black", linewidth=0.8)
-    panel.plot(x, [np.nanmean(values) for values in differences], color=BLUE, linewidth=1)
+    panel.plot(x, [over_seeds(np.nanmean, values) for values in differences], color=BLUE, linewidth=1)
     for place, values in zip(x, differences, strict=True):
         _dots_and_mean(panel, place, values, BLUE)
     independent = losses[plan.NEVER_INDEPENDENT] - losses[plan.TIED]
@@ -162,7 +165,9 @@ def plot_sizes(results: Mapping[str, Any]) -> Plot:
         before = [other for other in arms if abs(megabytes[other] - megabytes[arm]) < apart]
         place = megabytes[arm] + 2 * apart * (before.index(arm) - (len(before) - 1) / 2)
         panel.plot(np.full(len(values), place), values, "o", color=colour_of[arm], alpha=0.4, markersize=4)
-        panel.plot(place, np.nanmean(values), "_", color=colour_of[arm], markersize=14, markeredgewidth=2.5, label=arm)
+        panel.plot(
+            place, over_seeds(np.nanmean, values), "_", color=colour_of[arm], markersize=14, markeredgewidth=2.5, label=arm
+        )
     panel.axhline(results["bigram"]["losses"]["1"], color="black", linestyle=":", linewidth=1, label="bigram")
     panel.set_xlabel("parameters at the end (MB in float32; arms of one size side by side)")
     panel.set_ylabel("final loss (nats a token)")

@@ -70,7 +70,8 @@ def finding(results: Mapping[str, Any], settings: Mapping[str, Any] | None = Non
     leading = PLANTED_LEADING if "planted" in results else LEADING
     counts = [f"{heading.split(',')[0]}: {tally([by_id[name] for name in results['families'][family]])}"
               for family, heading in HEADINGS.items() if results["families"].get(family)]  # fmt: skip
-    return [answer for answer in (openings(results["claims"], leading, size), bigram_words(results), *counts) if answer]
+    answers = results["gate"]["failed"], openings(results["claims"], leading, size), bigram_words(results)
+    return [answer for answer in (*answers, *counts) if answer]
 
 
 def _planted_words(planted: Mapping[str, Any]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.comparison.figures import over_seeds
 from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.reporting.figures import GREEN, PURPLE, SKY, grid, legend_below, new_figure, thousands
 from tiejax.lab.reporting.plot import Plot
@@ -30,7 +31,9 @@ def plot_distances(planted: Planted, arms: list[str]) -> Plot:
         relative_of = {arm: planted.relative(arm, table) for arm in arms}
         for panel, kind in zip(row, kinds, strict=True):
             for arm, (step, relative) in relative_of.items():
-                panel.plot(step, np.nanmean(relative[kind], axis=0), color=COLOURS.get(arm, "black"), linewidth=1.6, label=arm)
+                panel.plot(
+                    step, over_seeds(np.nanmean, relative[kind]), color=COLOURS.get(arm, "black"), linewidth=1.6, label=arm
+                )
             for fork in curve(dict.fromkeys(arms, np.zeros(0)))[0][:-1]:
                 panel.axvline(step_at(fork, planted.steps), color="black", linewidth=0.6, linestyle=":")
             panel.set_title(f"{kind}, {table} table", fontsize=9)

@@ -12,6 +12,7 @@ from tiejax.lab.comparison.step_count import block_size, steps_of
 from tiejax.lab.comparison.training import Arrays, Trainer, train_seeds, tune
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.gate import Gate
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of
 from tiejax.lab.runs.rates import Pair, Tried, best_pairs, rate_lines, tuning_rows
@@ -60,7 +61,8 @@ def run(launched: Launched, console: Console) -> int:
 
     seeds = [seed for part in parts for seed in part]
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
-    body = summarise(arrays, seeds, text.bucket_names, looks, planted_of(arrays, text, steps))
+    gate = Gate(bigram.loss_of_bigram(settings, text, seeds[0], steps), settings.gate)
+    body = summarise(arrays, seeds, text.bucket_names, looks, gate, planted_of(arrays, text, steps))
     results = plain(
         {
             "experiment": "causal_untying",
@@ -70,7 +72,7 @@ def run(launched: Launched, console: Console) -> int:
             "epochs": steps * settings.batch_size / len(text.train),
             "unigram_entropy": text.entropy,
             "bytes_per_token": bytes_per_token(settings, text),
-            **bigram.facts(settings, text, seeds[0], steps),
+            "bigram": {"seed": seeds[0], "losses": bigram.losses_by_length(settings, text, seeds[0], steps)},
             "rates": {kind: rate for kind, (rate, _) in rates.items()},
             "table_factors": {kind: factor for kind, (_, factor) in rates.items()},
             "tuning": tuning_rows(tried),
@@ -131,8 +133,7 @@ def check_models(settings: Settings, text: Text, tried: dict[Class, Tried], step
     if tried and settings.gate is not None:
         of_bigram = bigram.loss_of_bigram(settings, text, settings.tuning_seeds[0], steps)
         console.say(f"bigram model of the tokens of seed {settings.tuning_seeds[0]}: {of_bigram:.4f} nats")
-        losses = {str(kind): float(each.losses[each.best].mean()) for kind, each in tried.items()}
-        bigram.check_gate(settings, of_bigram, losses)
+        Gate(of_bigram, settings.gate).check({str(kind): each.losses[each.best].mean() for kind, each in tried.items()})
 
 
 def bytes_per_token(settings: Settings, text: Text) -> float | None:
@@ -199,6 +200,8 @@ def planted_of(arrays: Arrays, text: Text, steps: int) -> Planted | None:
 
 def growing(arrays: Arrays, seeds: Sequence[int], looks: Looks, trainer: Trainer) -> list[dict[str, Any]]:
     """Return the rows of the claims that more seeds may decide: all except those of the control, whose seeds are fixed."""
-    text, planted = trainer.recipe.text, planted_of(arrays, trainer.recipe.text, trainer.steps)
-    rows: list[dict[str, Any]] = summarise(arrays, seeds, text.bucket_names, looks, planted)["claims"]
+    settings, text, steps = trainer.recipe.settings, trainer.recipe.text, trainer.steps
+    gate = Gate(bigram.loss_of_bigram(settings, text, seeds[0], steps), settings.gate)
+    about = arrays, seeds, text.bucket_names, looks, gate, planted_of(arrays, text, steps)
+    rows: list[dict[str, Any]] = summarise(*about)["claims"]
     return [row for row in rows if not row["id"].startswith("cosine/")]

@@ -7,6 +7,7 @@ import numpy as np
 
 from tiejax.lab.comparison.arms import Class
 from tiejax.lab.comparison.training import Arrays, diverged
+from tiejax.lab.runs.gate import Gate
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.causal_untying import claims, plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
@@ -28,19 +29,32 @@ def final_losses(arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.nd
 
 
 def summarise(
-    arrays: Arrays, seeds: Sequence[int], bucket_names: Sequence[str], looks: Looks, planted: Planted | None = None
+    arrays: Arrays,
+    seeds: Sequence[int],
+    bucket_names: Sequence[str],
+    looks: Looks,
+    gate: Gate,
+    planted: Planted | None = None,
 ) -> dict[str, Any]:
-    """Return final losses, claims and diverged models, as in results.json; planted: of planted text, with its excess losses."""
+    """Return final losses, claims and diverged models, as in results.json; planted: of planted text, with its excess losses.
+
+    Claims are not tested if the models of either class, those of whole runs, do not pass the gate.
+    """
     losses, buckets = final_losses(arrays)
+    judged = {arm: losses[arm][np.isfinite(losses[arm])] for arm in (plan.TIED, plan.NEVER_INDEPENDENT)}
+    of_gate = gate.facts({arm: float(values.mean()) if len(values) else np.inf for arm, values in judged.items()})
     tested, by_frequency = ({arm: of[arm] for arm in of if not arm.startswith(plan.EXPLORE)} for of in (losses, buckets))
     done = looks.done or [len(seeds)]
-    rows = claims.verdicts(tested, by_frequency, bucket_names, done, max(1, len(looks.planned)), planted)
+    rows = claims.verdicts(
+        tested, by_frequency, bucket_names, done, max(1, len(looks.planned)), planted, not of_gate["gate"]["failed"]
+    )
     non_finite = diverged(arrays, losses, seeds)
     arms = {arm: {"loss": values.tolist(), "by_frequency": buckets[arm].tolist()} for arm, values in losses.items()}
     if planted is not None:
         arms = {arm: {**row, "excess": {kind: values.tolist() for kind, values in planted.excess(arm).items()}}
                 for arm, row in arms.items()}  # fmt: skip
     return {
+        **of_gate,
         "seeds": list(seeds),
         "arms": arms,
         "frequency_ranks": list(bucket_names),

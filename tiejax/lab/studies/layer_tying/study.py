@@ -12,7 +12,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import facts_of, looks_done, next_seeds
-from tiejax.lab.runs.rates import Tried, best_rates, choose_rate, rate_lines, tuning_rows
+from tiejax.lab.runs.rates import Pair, Tried, choose_rates, rate_lines, tuning_rows
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stopped
 from tiejax.lab.runs.text import keep_text
@@ -99,7 +99,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
     tried = tune(jobs, settings)
     for line in rate_lines(tried):
         console.say(line)
-    jobs.rates = best_rates(tried)
+    jobs.rates = {name: each.rate for name, each in tried.items()}
     while True:
         jobs.train(reported(settings, directory))
         parts = [seed_list(part) for part in directory.manifest.all_parts]
@@ -134,13 +134,13 @@ def tune(jobs: Jobs, settings: Settings) -> dict[str, Tried]:
     def models(method: str, tried: Sequence[float]) -> list[ModelName]:
         return [ModelName(method, seed, rate) for rate in tried for seed in settings.tuning_seeds]
 
-    def losses_of(method: str, tried: Sequence[float]) -> np.ndarray:
-        jobs.train(models(method, tried))
-        return np.array([[best_loss(jobs.records[model]) for model in models(method, [rate])] for rate in tried])
+    def losses_of(method: str, pairs: Sequence[Pair]) -> np.ndarray:
+        jobs.train(models(method, [rate for rate, _ in pairs]))
+        return np.array([[best_loss(jobs.records[model]) for model in models(method, [rate])] for rate, _ in pairs])
 
     methods = settings.classes
     jobs.train([model for method in methods.values() for model in models(method, settings.rates)])
-    return {name: choose_rate(settings.rates, functools.partial(losses_of, method)) for name, method in methods.items()}
+    return {name: choose_rates(settings.rates, functools.partial(losses_of, method)) for name, method in methods.items()}
 
 
 def announce(settings: Settings, text: Text, parameters: int, console: Console) -> None:
