@@ -16,7 +16,8 @@ from tiejax.lab.runs.manifest import differing
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.compare.compare import at_odds, effect
 from tiejax.lab.studies.compare.page import finding
-from tiejax.lab.studies.compare.settings import STUDY, labels
+from tiejax.lab.studies.compare.settings import ACROSS, STUDY, labels
+from tiejax.statistics.claims import Claim
 
 
 def body(*claims):
@@ -25,6 +26,22 @@ def body(*claims):
 
 def claim(name, verdict):
     return CLAIM | {"id": name, "verdict": verdict}
+
+
+def between(runs):
+    """A claim about two runs, from their settings and results: the number of steps less that of the other, for each seed."""
+    (first, body), (second, _) = runs
+    differences = np.array([float(first["steps"] - second["steps"] + seed) for seed in body["seeds"] * 4])
+    return [Claim("between", "The first run is longer.", "steps (first - second)", differences, 1, unit="steps")]
+
+
+def test_claims_about_all_runs_come_first(tmp_path, runs, capsys, monkeypatch, drawn):
+    monkeypatch.setitem(ACROSS, "exor", between)
+    out, results = compared(tmp_path, runs)
+    (row,) = results["across"]
+    assert (row["estimate"], row["verdict"]) == (149_501.0, "supported")
+    assert capsys.readouterr().out.startswith("Steps (first - second) is 150,000 steps ")
+    assert "Claims about all runs together" in (out / "report.html").read_text()
 
 
 @pytest.fixture
@@ -146,6 +163,7 @@ def headline(*claims, runs=2):
         "runs": dict.fromkeys(map(str, range(runs))),
         "settings": {},
         "claims": [{"id": str(place), "rows": row} for place, row in enumerate(rows)],
+        "across": [],
     }
     return finding(results)[0]
 

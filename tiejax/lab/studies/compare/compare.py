@@ -10,6 +10,9 @@ from tiejax.lab.reporting.finding import is_claims
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.runs.run_directory import RESULTS, RunDirectory
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.study import function_of
+from tiejax.lab.studies.compare.settings import ACROSS
+from tiejax.statistics.claims import assess
 
 CLAIM_FIELDS = (
     "family", "kind", "goal", "estimand", "unit", "n", "estimate", "interval", "interval_adjusted", "p_adjusted", "margin",
@@ -62,7 +65,14 @@ def compare(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "runs": {run.label: _about(run) for run in runs},
         "settings": differing([run.settings for run in runs]),
         "claims": compare_claims(runs),
+        "across": claims_across(runs),
     }
+
+
+def claims_across(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
+    """Return the rows of the claims about all runs together, one family, if their study has any."""
+    entry = ACROSS.get(runs[0].study)
+    return [] if entry is None else list(assess(function_of(entry)([(run.settings, run.results) for run in runs])))
 
 
 def _about(run: FinishedRun) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import EARLIER, is_current
+from tiejax.lab.reporting.finding import EARLIER, is_current, opening
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import about, counted, interval_words, number
@@ -34,7 +34,8 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     if earlier := sum(not is_current(row) for row in rows):
         words.append(f"{earlier} of {counted(len(rows), 'verdict')} {_are(earlier)} by {EARLIER}.")
     differ = ", ".join(results["settings"])
-    return [" ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
+    across = [opening(row) for row in results["across"]]
+    return [*across, " ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
 
 
 def _agreement(shared: list[list[str]]) -> str:
@@ -98,7 +99,7 @@ def page(run: RunOnPage) -> str:
         finding=finding(results),
         setting=runs,
         notes=[NOTE],
-        claims={},
+        claims={"Claims about all runs together": results["across"]} if results["across"] else {},
         figures=run.pictures,
         numbers=tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
