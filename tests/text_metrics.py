@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tiejax.lab.runs.gate import Gate
+
 RECORDS, VALIDATIONS, START = 20, 5, 4.8
 BOTH = (("twins .5", 0.5, 30), ("twins .1", 0.1, 12))
 # ln(d_end / d_start) by table and kind of set, as predicted by the theory.
@@ -11,6 +13,7 @@ CHANGE = {
     "tied": {"holding": -2.2, "conflict": -0.3, "unrelated": 0.1},
 }
 COST = 0.05
+GATE = Gate(4.5, None)
 DECAY = 0.7  # the decrease of ln(distance) by weight decay
 
 

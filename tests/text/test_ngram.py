@@ -1,10 +1,13 @@
 """Witten-Bell bigrams against a count of every pair in Python."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
+from tiejax.text import ngram
+from tiejax.text.array_records import Sequences
 from tiejax.text.ngram import bigram, bigram_loss, masked_losses
 
 VOCABULARY = 7
@@ -34,7 +37,7 @@ def test_probabilities_are_those_of_the_formula(blocks):
     train, _ = blocks
     model = bigram(train[:, :-1], train[:, 1:], VOCABULARY)
     every = np.arange(VOCABULARY)
-    found = model.given(every)
+    found = model.probabilities(every[:, None], every)
     expected = [[by_hand(train, v, w) for w in range(VOCABULARY)] for v in range(VOCABULARY)]
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
@@ -62,15 +65,55 @@ def test_no_text_is_refused():
         bigram(np.zeros(0, int), np.zeros(0, int), 4)
 
 
-def test_masked_places(blocks):
-    train, held_out = blocks
-    found = masked_losses(train, held_out, VOCABULARY)
-    reverse, losses = train[:, ::-1], {"left": [], "right": [], "both": []}
-    for block in held_out.tolist():
-        for i in range(1, len(block) - 1):
-            left = [by_hand(train, block[i - 1], w) for w in range(VOCABULARY)]
-            right = [by_hand(reverse, block[i + 1], w) for w in range(VOCABULARY)]
-            product = [one * other for one, other in zip(left, right, strict=True)]
-            for name, p in (("left", left), ("right", right), ("both", [each / sum(product) for each in product])):
-                losses[name].append(-math.log(p[block[i]]))
+@pytest.fixture(scope="module")
+def sentences():
+    """Training and held-out sentences of 2 to 6 tokens; 0 begins and 1 ends each of them."""
+    rng = np.random.default_rng(1)
+
+    def some(number, tokens):
+        return [[0, *rng.choice(tokens, rng.integers(0, 5)).tolist(), 1] for _ in range(number)]
+
+    return some(12, [2, 3, 4, 5]), some(9, [2, 3, 4, 5, 6])  # 6 does not occur in training
+
+
+def sequences(sentences):
+    return Sequences(np.concatenate(sentences).astype(np.uint16), np.cumsum([0, *map(len, sentences)]))
+
+
+def probability(pairs, first, second):
+    """p(second | first) of a list of pairs, counted one by one."""
+    tokens, after = [w for _, w in pairs], [w for v, w in pairs if v == first]
+    unigram = (tokens.count(second) + len(set(tokens)) / VOCABULARY) / (len(tokens) + len(set(tokens)))
+    return (after.count(second) + len(set(after)) * unigram) / (len(after) + len(set(after))) if after else unigram
+
+
+@pytest.mark.parametrize("predicted", [range(VOCABULARY), range(2, VOCABULARY)], ids=["all", "ordinary"])
+def test_masked_places(sentences, predicted, monkeypatch):
+    """Counted token by token, within sentences only; neighbours may be tokens that are never predicted."""
+    monkeypatch.setattr(ngram, "AT_ONCE", 3)
+    train, held_out = sentences
+    allowed = np.isin(np.arange(VOCABULARY), predicted)
+    found = masked_losses(sequences(train), sequences(held_out), VOCABULARY, allowed)
+    forward = [pair for one in train for pair in itertools.pairwise(one) if pair[1] in predicted]
+    backward = [pair for one in train for pair in itertools.pairwise(one[::-1]) if pair[1] in predicted]
+    losses = {"left": [], "right": [], "both": []}
+    for one in held_out:
+        for before, target, after in zip(one, one[1:], one[2:], strict=False):
+            if target not in predicted:
+                continue
+            left = [probability(forward, before, w) for w in range(VOCABULARY)]
+            right = [probability(backward, after, w) for w in range(VOCABULARY)]
+            both = [p * q for p, q in zip(left, right, strict=True)]
+            for name, p in (("left", left), ("right", right), ("both", [each / sum(both) for each in both])):
+                losses[name].append(-math.log(p[target]))
+    assert len(losses["left"]) == sum(len(one) - 2 for one in held_out) > 10
     assert found == {name: pytest.approx(np.mean(values), rel=1e-12) for name, values in losses.items()}
+    if len(predicted) == VOCABULARY:
+        assert masked_losses(sequences(train), sequences(held_out), VOCABULARY) == found
+
+
+def test_places_are_spread_evenly(sentences):
+    train, held_out = map(sequences, sentences)
+    several = [one for one in sentences[1] if len(one) > 2]
+    alone = masked_losses(train, sequences(several[:1]), VOCABULARY, most=1)
+    assert masked_losses(train, held_out, VOCABULARY, most=1) == alone

@@ -29,7 +29,7 @@ class Finals(NamedTuple):
     others: Mapping[str, np.ndarray]
 
 
-def analyse(arms: Arms, finals: Finals, name: str, margin: float) -> dict[str, Any]:
+def analyse(arms: Arms, finals: Finals, name: str, margin: float, family: str = "registered") -> dict[str, Any]:
     """Return the results of an untie run: its baselines, its curves with their differences from each baseline, its claims.
 
     Bands are simultaneous: those of the losses contain all means of the run with probability 95 %, as do those of the
@@ -40,6 +40,7 @@ def analyse(arms: Arms, finals: Finals, name: str, margin: float) -> dict[str, A
         finals: their final values.
         name: the name of the loss in claims.
         margin: the smallest difference of interest.
+        family: that of the claims; exploratory ones are not tested.
     """
     loss = replace_diverged(finals.loss, finals.diverged, "high")
     solved = None if finals.solved is None else finals.solved & ~finals.diverged
@@ -58,7 +59,7 @@ def analyse(arms: Arms, finals: Finals, name: str, margin: float) -> dict[str, A
         for curve, numbers in arms.curves().items()
     ]
     ends = {base: {"words": BASELINES[base], **points[number]} for base, number in baselines.items()}
-    return {"ends": ends, "curves": curves, "claims": assess(claims(arms, loss, name, margin))}
+    return {"ends": ends, "curves": curves, "claims": assess(claims(arms, loss, name, margin, family))}
 
 
 def claim_id(base: str, curve: str) -> str:
@@ -66,8 +67,8 @@ def claim_id(base: str, curve: str) -> str:
     return f"untying-helps/{base}/{curve.replace(', new ', '-')}"
 
 
-def claims(arms: Arms, loss: np.ndarray, name: str, margin: float) -> list[Claim]:
-    """Return a registered claim for each curve and each baseline: untying in mid-training gives a lower final loss.
+def claims(arms: Arms, loss: np.ndarray, name: str, margin: float, family: str = "registered") -> list[Claim]:
+    """Return a claim for each curve and each baseline: untying in mid-training gives a lower final loss.
 
     A difference is a seed's mean final loss over the untie steps in between, minus its loss with the baseline. A best step
     chosen on the same seeds would be biased in favour of untying, and one chosen for each seed on the other seeds would be
@@ -80,6 +81,7 @@ def claims(arms: Arms, loss: np.ndarray, name: str, margin: float) -> list[Claim
             f"the {name}, untied in mid-training ({curve}; mean over the untie steps) - {words}",
             loss[numbers[1:-1]].mean(axis=0) - loss[arms.baseline(base)],
             sign=-1,
+            family=family,
             unit="nats",
             margin=margin,
         )

@@ -15,6 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
+from scipy import sparse
+
+from tiejax.text.array_records import Sequences
+
+AT_ONCE = 4096  # pairs of neighbours whose distributions are multiplied together
 
 
 class Bigram(NamedTuple):
@@ -45,10 +50,14 @@ class Bigram(NamedTuple):
         mixed = (counted + different * self.unigram[second]) / np.where(seen, total + different, 1)
         return np.where(seen, mixed, self.unigram[second])
 
-    def given(self, first: Integer[np.ndarray, " places"]) -> Float[np.ndarray, "places vocabulary"]:
-        """Return the distributions p(. | first) after each token."""
-        every = np.arange(len(self.unigram))
-        return self.probabilities(np.repeat(first, len(every)), np.tile(every, len(first))).reshape(len(first), -1)
+    def mixture(self, first: Int[np.ndarray, " places"]) -> tuple[sparse.csr_array, Float[np.ndarray, " places"]]:
+        """Return c(v, .) / (c(v) + t(v)), sparse, `[places, vocabulary]`, and the weight of p(w), after each token v."""
+        number = len(self.unigram)
+        ends = np.concatenate([[0], np.cumsum(self.different)])
+        counts = sparse.csr_array((self.counts.astype(float), self.pairs % number, ends), (number, number))
+        total = np.maximum(self.of_first + self.different, 1)[first]
+        weight = np.where(self.of_first[first] > 0, self.different[first] / total, 1.0)
+        return sparse.csr_array(counts[first].multiply(1 / total[:, None])), weight
 
 
 def bigram(
@@ -91,27 +100,57 @@ def bigram_loss(
 
 
 def masked_losses(
-    train: Integer[np.ndarray, "number context"],
-    held_out: Integer[np.ndarray, "blocks context"],
+    train: Sequences,
+    held_out: Sequences,
     vocabulary: int,
-    most: int = 2000,
+    predicted: Bool[np.ndarray, " vocabulary"] | None = None,
+    most: int = 50_000,
 ) -> dict[str, float]:
-    """Return the mean negative log-likelihood of tokens between two others, in nats, by three models of other blocks.
+    r"""Return the mean negative log-likelihood of tokens between two others, in nats, by three models of other sentences.
 
-    `left`: p(w | v) after the token v on the left. `right`: the same for reversed text. `both`: their product, divided by its
-    sum over all tokens.
+    `left`: l(w) = p(w | v) after the token v on the left. `right`: r(w), the same for reversed text. `both`: their product,
+    l(w) r(w) / \sum_w' l(w') r(w').
 
     Args:
-        train: blocks from which the models are counted.
-        held_out: blocks whose inner tokens are scored.
+        train: sentences from which the models are counted; no pair of tokens is in two sentences.
+        held_out: sentences whose tokens between two others are scored.
         vocabulary: V.
+        predicted: the tokens that are predicted; others are only neighbours (default: all tokens).
         most: the number of scored places, spread evenly.
     """
-    forward, backward = bigram(train[:, :-1], train[:, 1:], vocabulary), bigram(train[:, 1:], train[:, :-1], vocabulary)
-    left, target, right = (held_out[:, start : held_out.shape[1] - 2 + start].ravel() for start in range(3))
-    places = np.unique(np.linspace(0, len(target) - 1, min(most, len(target))).astype(int))
-    left, target, right = left[places], target[places], right[places]
-    both = forward.given(left) * backward.given(right)
-    joint = both[np.arange(len(target)), target] / both.sum(axis=1)
-    found = {"left": forward.probabilities(left, target), "right": backward.probabilities(right, target), "both": joint}
+    predicted = np.ones(vocabulary, bool) if predicted is None else predicted
+    same = np.diff(_sentence_of(train)) == 0
+    first, second = train.ids[:-1], train.ids[1:]
+    forward = bigram(first, second, vocabulary, same & predicted[second])
+    backward = bigram(second, first, vocabulary, same & predicted[first])
+
+    of_place = _sentence_of(held_out)
+    places = 1 + np.flatnonzero((of_place[:-2] == of_place[2:]) & predicted[held_out.ids[1:-1]])
+    places = places[np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).astype(int))]
+    before, target, after = (held_out.ids[places + shift].astype(np.int64) for shift in (-1, 0, 1))
+    left, right = forward.probabilities(before, target), backward.probabilities(after, target)
+    found = {"left": left, "right": right, "both": left * right / _product_sums(forward, before, backward, after)}
     return {name: float(-np.log(p).mean()) for name, p in found.items()}
+
+
+def _sentence_of(sequences: Sequences) -> Int[np.ndarray, " tokens"]:
+    """Return the number of the sentence of every token."""
+    return np.repeat(np.arange(len(sequences.offsets) - 1), np.diff(sequences.offsets))
+
+
+def _product_sums(
+    one: Bigram, first: Int[np.ndarray, " places"], other: Bigram, second: Int[np.ndarray, " places"]
+) -> Float[np.ndarray, " places"]:
+    r"""Return \sum_w p_one(w | first) p_other(w | second), from the counts that are not 0."""
+    pairs, place = np.unique(np.stack([first, second]), axis=1, return_inverse=True)
+    parts = []
+    for start in range(0, pairs.shape[1], AT_ONCE):
+        of_one, of_other = pairs[:, start : start + AT_ONCE]
+        (counts, weight), (other_counts, other_weight) = one.mixture(of_one), other.mixture(of_other)
+        parts.append(
+            counts.multiply(other_counts).sum(axis=1)
+            + other_weight * (counts @ other.unigram)
+            + weight * (other_counts @ one.unigram)
+            + weight * other_weight * (one.unigram @ other.unigram)
+        )
+    return np.asarray(np.concatenate(parts)[place.ravel()])

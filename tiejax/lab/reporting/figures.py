@@ -205,8 +205,10 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 5) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)
 
 
-def plot_learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]]) -> Figure:
-    """Plot one panel per measure, given as (steps, arm -> [seed, record], Bayes value), with a line at the Bayes value."""
+def plot_learning_curves(
+    panels: Mapping[str, tuple[np.ndarray, Curves, float]], best_name: str = "Bayes", line: str = "--"
+) -> Figure:
+    """Plot one panel per measure, given as (steps, arm -> [seed, record], value), with a line at the value, the Bayes one."""
     figure, axes = grid(len(panels), 2, 4.6, 2.9, below=0.3)
     for panel, (title, (steps, curves, best)) in zip(axes, panels.items(), strict=True):
         for name, values in curves.items():
@@ -220,9 +222,9 @@ def plot_learning_curves(panels: Mapping[str, tuple[np.ndarray, Curves, float]])
                 panel.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
             below = bool(np.median(later) > best)
         if np.isfinite(best):
-            panel.axhline(best, color="black", linewidth=1, linestyle="--")
+            panel.axhline(best, color="black", linewidth=1, linestyle=line)
             panel.annotate(
-                f"Bayes {best:.4f}",
+                f"{best_name} {best:.4f}",
                 (1, best),
                 xycoords=("axes fraction", "data"),
                 ha="right",

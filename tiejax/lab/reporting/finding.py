@@ -46,6 +46,23 @@ def openings(claims: Sequence[Mapping[str, Any]], ids: Sequence[str], lead: str 
     return " ".join([*filter(None, [lead]), *map(opening, rows)]) if rows else ""
 
 
+def gate_sentences(results: Mapping[str, Any]) -> tuple[str, str]:
+    """Return why no claim is tested, or "", and how models of masked tokens compare with bigram models.
+
+    results: of a run with `gate` and `bigram`, the losses of its bigram models by name; both are "" for earlier runs.
+    """
+    if "bigram" not in results:
+        return "", ""
+    left, right, both = (f"{results['bigram'][name]:.3f}" for name in ("left", "right", "both"))
+    ends = ", ".join(f"{name} models {'-' if loss is None else f'{loss:.3f}'}"
+                     for name, loss in results["gate"]["losses"].items())  # fmt: skip
+    return results["gate"]["failed"], (
+        "Bigram models of the sentences that one seed reads predict a masked token with a loss of "
+        f"{left} nats from the token on its left, {right} from that on its right, and {both} from both; mean final losses: "
+        f"{ends}."
+    )
+
+
 def is_claims(found: object) -> TypeGuard[list[dict[str, Any]]]:
     """Return whether these are claims as written by a run: each has an id, a statement and a verdict."""
     return isinstance(found, list) and all(

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import openings, tally
+from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words, training_words
@@ -38,10 +38,13 @@ POLICY_WORDS = {
 }
 
 
-def plot_curve(body: Mapping[str, Any], title: str, curves: Curves, steps: np.ndarray, bayes: float | None) -> Plot:
+def plot_curve(
+    body: Mapping[str, Any], title: str, curves: Curves, steps: np.ndarray, bayes: float | None, bigram: float | None = None
+) -> Plot:
     """Plot the final loss, named `title`, against the untie step, one line per policy, above the share of solved seeds.
 
-    body: the result of `statistics.untie_curve.analyse`. steps: untie step of each arm. bayes: the Bayes loss.
+    body: the result of `statistics.untie_curve.analyse`. steps: untie step of each arm. bayes: the Bayes loss. bigram: that of
+    a bigram model.
     """
     points = {entry["curve"]: entry["points"] for entry in body["curves"]}
 
@@ -58,8 +61,7 @@ def plot_curve(body: Mapping[str, Any], title: str, curves: Curves, steps: np.nd
     above.axhline(independent["mean"], color="grey", linewidth=1.2, label="never tied, independent tables")
     if np.isfinite(independent["band"]).all():
         above.axhspan(*independent["band"], color="grey", alpha=0.15, linewidth=0)
-    if bayes is not None:
-        above.axhline(bayes, color="black", linewidth=1, linestyle="--", label="Bayes")
+    _plot_references(above, bayes, bigram)
     _plot_bands(above, lines("mean", "band"))
     above.set_ylabel(title)
     if solved:
@@ -100,7 +102,13 @@ def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.n
 
 
 def plot_trajectories(
-    record_steps: np.ndarray, loss: np.ndarray, curves: Curves, steps: np.ndarray, title: str, bayes: float | None
+    record_steps: np.ndarray,
+    loss: np.ndarray,
+    curves: Curves,
+    steps: np.ndarray,
+    title: str,
+    bayes: float | None,
+    bigram: float | None = None,
 ) -> Plot:
     """Plot the loss `[arm, seed, record]` over training, one panel per policy and one line per untie step."""
     figure, axes = figures.grid(len(curves), 2, 4.2, 2.9, below=0.3)
@@ -109,8 +117,7 @@ def plot_trajectories(
         for colour, arm in zip(colours, arms, strict=True):
             mean = loss[arm].mean(axis=0)
             panel.plot(record_steps[1:], mean[1:], color=colour, linewidth=1.2, label=f"{steps[arm]:,}")
-        if bayes is not None:
-            panel.axhline(bayes, color="black", linewidth=1, linestyle="--")
+        _plot_references(panel, bayes, bigram)
         panel.set_title(name)
         panel.set_ylabel(title)
         figures.thousands(panel)
@@ -121,6 +128,13 @@ def plot_trajectories(
         "models, is omitted.",
         figure,
     )
+
+
+def _plot_references(axes: Axes, bayes: float | None, bigram: float | None) -> None:
+    """Plot the Bayes loss as a dashed line and that of a bigram model as a dotted one, each unless it is None."""
+    for label, loss, line in (("Bayes", bayes, "--"), ("bigram", bigram, ":")):
+        if loss is not None:
+            axes.axhline(loss, color="black", linewidth=1, linestyle=line, label=label)
 
 
 def _plot_bands(axes: Axes, lines: Mapping[str, Line]) -> None:
@@ -153,6 +167,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
         [end["words"], decimal(end["mean"]), *_solved(end), *(decimal(end["means"][name]) for name in named)]
         for end in ends.values()
     ]
+    if "bigram" in results:
+        rows.append(["bigram model", decimal(results["gate"]["bigram"]), *["-"] * (len(headings) - 2)])
     return {
         "Never and always tied: means over seeds": (headings, rows),
         **dict(_table_of_curve(results, curve) for curve in results["curves"]),
@@ -197,7 +213,8 @@ def _solved_heading(results: Mapping[str, Any]) -> list[str]:
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answers to the page's question, against each baseline, then the counts of verdicts."""
     answers = [openings(results["claims"], [curve["claims"][base] for curve in results["curves"]]) for base in results["ends"]]
-    return [*filter(None, answers), tally(results["claims"])]
+    failed, compared = gate_sentences(results)
+    return [*filter(None, [failed, *answers, compared]), tally(results["claims"])]
 
 
 def _describe_policies(results: Mapping[str, Any]) -> str:

@@ -7,6 +7,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.statistics.claims import Claim
 
@@ -33,11 +36,16 @@ class Gate(NamedTuple):
         if failing := self.failing(losses):
             raise BadInput(f"--gate: {self._words(losses, failing)}; {HELP}, or lower --gate")
 
-    def facts(self, losses: Mapping[str, float]) -> dict[str, Any]:
-        """Return the gate, and a sentence if final losses do not pass it, for results.json."""
-        failing = self.failing(losses)
-        sentence = f"No claim is tested, since {self._words(losses, failing)}." if failing else ""
-        return {"gate": {"margin": self.margin, "bigram": self.bigram, "failed": sentence}}
+    def facts(self, losses: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """Return the gate, the mean losses, and a sentence if these do not pass it, for results.json.
+
+        losses: name -> final losses, `[seed]`. Models that diverged are left out; if all did, the mean is infinite.
+        """
+        finite = {name: np.extract(np.isfinite(values), values) for name, values in losses.items()}
+        means = {name: float(values.mean()) if len(values) else np.inf for name, values in finite.items()}
+        failing = self.failing(means)
+        sentence = f"No claim is tested, since {self._words(means, failing)}." if failing else ""
+        return {"gate": {"margin": self.margin, "bigram": self.bigram, "losses": means, "failed": sentence}}
 
     def _words(self, losses: Mapping[str, float], failing: Sequence[str]) -> str:
         ends = ", ".join(f"the {name} models end with {losses[name]:.3f} nats" for name in failing)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from scipy import stats
-from text_metrics import BOTH, CHANGE, COST, DECAY, RECORDS, START, metrics_of
+from text_metrics import BOTH, CHANGE, COST, DECAY, GATE, RECORDS, START, metrics_of
 
 from tiejax.lab.studies.text_mlm.claims import analyse, claims, final, final_by_bucket
 from tiejax.lab.studies.text_mlm.figures import plot_all
@@ -15,7 +15,7 @@ from tiejax.system.json_values import plain
 
 
 def rows_of(metrics):
-    return {row["id"]: row for row in analyse(metrics, DECAY)[0]["claims"]}
+    return {row["id"]: row for row in analyse(metrics, DECAY, GATE)[0]["claims"]}
 
 
 CONVERGE = [f"converge/{table}" for table in CHANGE]
@@ -111,7 +111,7 @@ def test_claims_about_a_missing_set_are_left_out():
 def test_sets_of_one_kind_are_pooled():
     sets = (("first", 0.5, 10), ("second", 0.5, 20), ("rare", 0.1, 5), ("rarer", 0.02, 7))
     metrics = metrics_of(sets=sets)
-    found, _ = analyse(metrics, DECAY)
+    found, _ = analyse(metrics, DECAY, GATE)
     ratio = metrics["distance_output"][0, :, -1] / metrics["distance_output"][0, :, 0]
     (row,) = (row for row in found["claims"] if row["id"] == "conflict-apart/output")
     np.testing.assert_allclose(row["differences"], ratio[:, 30:42].mean(1) - ratio[:, :30].mean(1))
@@ -144,7 +144,7 @@ def test_equal_tables_tell_the_tie_apart_from_its_starting_point():
         np.testing.assert_allclose(rows[f"equal-tables/{name}"]["differences"], differences)
     assert {rows[name]["verdict"] for name in EQUAL_TABLES} == {"supported"}
     assert rows["equal-tables/start"]["estimate"] == pytest.approx(-0.035, abs=0.01)
-    found, _ = analyse(metrics, DECAY)
+    found, _ = analyse(metrics, DECAY, GATE)
     assert list(found["final"]) == list(found["overflow"]) == ["untied", "tied", "untied-equal"]
     assert set(found["uses"][0]) >= {"untied", "tied"}
     assert "untied-equal" not in found["uses"][0]
@@ -194,7 +194,7 @@ def test_a_diverged_member_counts_as_the_worst():
     metrics["finite"][1, 3, 8:] = False
     metrics["distance_input"][1, 3, 8:] = np.nan
     metrics["validation_loss"][1, 3] = np.nan
-    found, runs = analyse(metrics, DECAY)
+    found, runs = analyse(metrics, DECAY, GATE)
     rows = {row["id"]: row for row in found["claims"]}
     assert {row["n"] for row in found["claims"]} == {10}
     loss = metrics["validation_loss"][:, :, -1]
@@ -215,7 +215,7 @@ def test_a_diverged_member_counts_as_the_worst():
 def test_nothing_is_decided_or_shown_without_a_finite_seed():
     metrics = metrics_of()
     metrics["finite"][0, :, 5:] = metrics["finite"][1, :, 5:] = False
-    found, runs = analyse(metrics, DECAY)
+    found, runs = analyse(metrics, DECAY, GATE)
     assert (found["seeds"], found["distance_ratio_by_pair"]) == ([], [])
     assert not {row["verdict"] for row in found["claims"]} & {"supported", "contradicted"}
     assert {row["note"] for row in found["claims"]} == {"some differences are not finite"}
@@ -238,7 +238,7 @@ def test_bucket_values_are_means_over_targets():
 
 
 def test_final_distances_and_other_final_values():
-    found, _ = analyse(metrics_of(), DECAY)
+    found, _ = analyse(metrics_of(), DECAY, GATE)
     final = found["final"]
     for arm, table, row in (("untied", "input", "input"), ("untied", "output", "output"), ("tied", "output", "tied")):
         for name, kind in (("twins .5", "holding"), ("twins .1", "conflict"), ("unrelated", "unrelated")):

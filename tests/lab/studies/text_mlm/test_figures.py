@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from text_metrics import DECAY, metrics_of
+from text_metrics import DECAY, GATE, metrics_of
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.studies.text_mlm.claims import analyse
@@ -13,7 +13,7 @@ from tiejax.lab.studies.text_mlm.figures import plot_all, plot_learning
 @pytest.mark.slow
 def test_figures_show_every_pair_seed_and_bucket(tmp_path, drawn):
     metrics = metrics_of(seeds=4)
-    body, runs = analyse(metrics, DECAY)
+    body, runs = analyse(metrics, DECAY, GATE)
     shown = {plot.name: plot.figure for plot in plot_all(runs, body)}
     assert list(shown) == [
         "distance", "distance_published", "distance_ratio", "learning", "paired_final", "buckets", "norms", "uses",
@@ -55,6 +55,6 @@ def test_constant_curves_are_drawn():
     """A tiny run may have an accuracy of 0 at every record."""
     metrics = metrics_of(seeds=1)
     metrics["validation_accuracy"][:] = 0
-    found, runs = analyse(metrics, DECAY)
-    assert not plot_learning(runs).figure.axes[1].lines[0].get_ydata().any()
+    found, runs = analyse(metrics, DECAY, GATE)
+    assert not plot_learning(runs, np.nan).figure.axes[1].lines[0].get_ydata().any()
     assert found["final"]["tied"]["validation_accuracy"] == [0]

@@ -4,7 +4,7 @@ import copy
 import re
 
 import pytest
-from text_metrics import BOTH, DECAY, metrics_of
+from text_metrics import BOTH, DECAY, GATE, metrics_of
 
 from tiejax.lab.reporting.finding import opening
 from tiejax.lab.reporting.page import RunOnPage
@@ -16,7 +16,7 @@ from tiejax.system.json_values import plain
 
 @pytest.fixture(scope="module")
 def body():
-    return analyse(metrics_of(), DECAY)[0]
+    return analyse(metrics_of(), DECAY, GATE)[0]
 
 
 @pytest.fixture(scope="module")
@@ -88,22 +88,24 @@ def test_report_opens_with_the_finding(body, pictures):
 
 
 def test_finding_follows_the_sets_and_the_arms():
-    twins, cost, _ = finding(analyse(metrics_of(sets=BOTH[:1]), DECAY)[0])
+    twins, cost, _ = finding(analyse(metrics_of(sets=BOTH[:1]), DECAY, GATE)[0])
     assert "conflict twins" not in twins
     assert "tied - untied is 0.0" in cost
     assert cost.endswith("contradicted.")  # the claim that tying costs less than the margin
-    few = finding(analyse(metrics_of(seeds=2), DECAY)[0])
+    few = finding(analyse(metrics_of(seeds=2), DECAY, GATE)[0])
     assert few[1].startswith("The validation loss per masked token, tied - untied: not decided with 2 seeds")
-    *_, equal, counts = finding(analyse(metrics_of(equal=4.02), DECAY)[0])
+    *_, equal, counts = finding(analyse(metrics_of(equal=4.02), DECAY, GATE)[0])
     assert "tied - untied from equal tables is" in equal
     assert counts.startswith("Of 13 claims")
     none = metrics_of()
     none["finite"][:, :, 5:] = False
-    assert finding(analyse(none, DECAY)[0])[1].startswith("The validation loss per masked token, tied - untied: not decided")
+    assert finding(analyse(none, DECAY, GATE)[0])[1].startswith(
+        "The validation loss per masked token, tied - untied: not decided"
+    )
 
 
 def test_tables_have_the_third_arm_by_seed():
-    body = analyse(metrics_of(seeds=3, equal=4.02), DECAY)[0]
+    body = analyse(metrics_of(seeds=3, equal=4.02), DECAY, GATE)[0]
     columns, rows = tables(body)["Numbers: every seed, validation"]
     place = columns.index("loss: untied-equal")
     assert [row[place] for row in rows] == [f"{loss:.4f}" for loss in body["final"]["untied-equal"]["validation_loss"]]

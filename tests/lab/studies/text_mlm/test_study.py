@@ -12,6 +12,7 @@ import pytest
 import yaml
 from event_readers import points, texts
 from processes import TEXT_SCRIPT, assert_refused, command_here, end, start, wait_until
+from text_metrics import GATE
 from text_runs import arguments, metrics
 
 from tiejax.lab.runs import manifest, resume
@@ -48,7 +49,7 @@ def test_run_writes_its_files(run):
     np.testing.assert_array_equal(recorded["distance_input"][1], recorded["distance_output"][1])
     assert (recorded["distance_input"][0] != recorded["distance_output"][0]).any()
     assert (recorded["validation_loss"][..., -1] < recorded["validation_loss"][..., 0]).all()
-    analysed = analyse(recorded, 0.01 * found["reach"]["per_coordinate"])[0]["claims"]
+    analysed = analyse(recorded, 0.01 * found["reach"]["per_coordinate"], GATE)[0]["claims"]
     assert [(row["id"], row["n"]) for row in found["claims"]] == [(row["id"], row["n"]) for row in analysed]
 
 

@@ -219,4 +219,5 @@ def plot_lengths(results: Mapping[str, Any]) -> Plot:
 def _plot_over_steps(panel: Any, found: Mapping[float, np.ndarray], colour: str, label: str) -> None:
     for step, values in found.items():
         panel.plot(np.full(len(values), step), values, "o", color=colour, alpha=0.4, markersize=4, markeredgewidth=0)
-    panel.plot([*found], [np.mean(values[np.isfinite(values)]) for values in found.values()], color=colour, label=label)
+    means = [over_seeds(np.mean, values[np.isfinite(values)]) for values in found.values()]
+    panel.plot([*found], means, color=colour, label=label)

@@ -41,8 +41,7 @@ def summarise(
     Claims are not tested if the models of either class, those of whole runs, do not pass the gate.
     """
     losses, buckets = final_losses(arrays)
-    judged = {arm: losses[arm][np.isfinite(losses[arm])] for arm in (plan.TIED, plan.NEVER_INDEPENDENT)}
-    of_gate = gate.facts({arm: float(values.mean()) if len(values) else np.inf for arm, values in judged.items()})
+    of_gate = gate.facts({arm: losses[arm] for arm in (plan.TIED, plan.NEVER_INDEPENDENT)})
     tested, by_frequency = ({arm: of[arm] for arm in of if not arm.startswith(plan.EXPLORE)} for of in (losses, buckets))
     done = looks.done or [len(seeds)]
     rows = claims.verdicts(

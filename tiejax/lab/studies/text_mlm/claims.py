@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.geometry.uses import over_training
+from tiejax.lab.runs.gate import Gate, untested
 from tiejax.statistics.arms import ARMS, diverged_members, finite_seeds, replace_diverged, replace_undefined, select_seeds
 from tiejax.statistics.claims import Claim, Goal, assess
 
@@ -272,18 +273,23 @@ def _by_set(metrics: Metrics, values: np.ndarray) -> dict[str, list[float]]:
     }
 
 
-def analyse(metrics: Metrics, decay: float) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def analyse(metrics: Metrics, decay: float, gate: Gate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite members only.
 
-    metrics: the arrays of metrics.npz. decay: as for `claims`. Claims are about all seeds, everything else about those with
+    metrics: the arrays of metrics.npz. decay: as for `claims`. gate: claims are not tested unless untied and tied models pass
+    it. Claims are about all seeds, everything else about those with
     finite members. In the results, `distance_ratio_by_pair` has the mean over seeds of every pair, by table; `overflow` is the
     largest number of masked tokens without a slot in a recorded batch.
     """
     finite, seeds = finite_seeds(metrics)
     runs = select_seeds(metrics, finite)
-    rows = assess(claims(metrics, decay))
+    loss = final(metrics["validation_loss"])
+    of_gate = gate.facts(dict(zip(ARMS, loss[: len(ARMS)], strict=True)))
+    all_claims = claims(metrics, decay)
+    rows = assess(untested(all_claims) if of_gate["gate"]["failed"] else all_claims)
     body: dict[str, Any] = {
         **seeds,
+        **of_gate,
         "sets": _sets(metrics),
         "overflow": {name: int(metrics["overflow"][arm].max()) for arm, name in enumerate(metrics["arms"].tolist())},
         "final": summary(runs),

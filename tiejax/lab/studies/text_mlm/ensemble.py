@@ -23,6 +23,7 @@ from tiejax.pretraining.validation import Validation, batches_of_epoch, held_out
 from tiejax.statistics.untie_arms import Arms
 from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream, TextFeed
+from tiejax.training.optimizer import TableRecipe
 
 
 def build_model(settings: Settings, text: Text) -> Any:
@@ -48,6 +49,7 @@ def build_model(settings: Settings, text: Text) -> Any:
         embedding_std=settings.embedding_std,
         padding=text.vocabulary.pad,
         max_positions=settings.max_length if settings.positions == "learned" else None,
+        head_bias=settings.head_bias,
         dtype=dtype,
     )
 
@@ -93,12 +95,12 @@ class TextObjective:
 
     def loss(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return this device's share of the mean loss over the masked tokens of a step, and the metrics of the step."""
-        return masked_loss_on_devices(self.encode(params, masked, key), Head(params["head"]["embedding"]), masked)
+        return masked_loss_on_devices(self.encode(params, masked, key), head_of(params), masked)
 
     def predict(self, params: Any, masked: MaskedRows) -> Predicted:
         """Return the predictions at every slot, without dropout."""
         states = self.encode(params, masked, None)
-        return predict_masked(states, Head(params["head"]["embedding"]), masked, masked.weight)[1]
+        return predict_masked(states, head_of(params), masked, masked.weight)[1]
 
     def measure(self, params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
         """Return the record of a step: its metrics, the gradients of each use of the tables, distances of pairs, and norms.
@@ -120,13 +122,31 @@ class TextObjective:
         return measured | {"overflow": training.total(masked.overflow), "finite": finite}
 
 
+def head_of(params: Any) -> Head:
+    """Return the prediction head of parameters, with a bias if they have one."""
+    return Head(params["head"]["embedding"], bias=params["head"].get("bias"))
+
+
+def feed_of(settings: Settings, text: Text, plan: StepPlan) -> TextFeed:
+    """Return the feed of the training sentences."""
+    packed = settings.packing == "packed"
+    return TextFeed(
+        *text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed, epochs_apart=settings.epochs_apart
+    )
+
+
+def validation_rows(settings: Settings, text: Text, plan: StepPlan) -> tuple[Stream, int]:
+    """Return the stream of the validation sentences, and the number of batches of a validation."""
+    stream = Stream(*text.validation, settings.max_length, text.vocabulary.pad, 0, settings.packing == "packed")
+    if settings.validation_batches != "all":
+        return stream, settings.validation_batches
+    stream = dataclasses.replace(stream, multiple=plan.rows)
+    return stream, batches_of_epoch(stream, plan)
+
+
 def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.Ensemble:
     """Build the ensemble of resolved settings, with its recorders."""
-    objective, packed = TextObjective.of(settings, text, plan), settings.packing == "packed"
-    stream = Stream(*text.validation, settings.max_length, text.vocabulary.pad, 0, packed)
-    batches = settings.validation_batches
-    if batches == "all":
-        stream, batches = dataclasses.replace(stream, multiple=plan.rows), batches_of_epoch(stream, plan)
+    objective, (stream, batches) = TextObjective.of(settings, text, plan), validation_rows(settings, text, plan)
     validation = Validation(
         objective.predict,
         objective.masking,
@@ -146,11 +166,14 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
     elif settings.equal_tables_arm:
         arm_ties, phases = training.phases_of_arms([-1, plan.steps, 0], plan.steps, [""] * 3, [""] * 3)
     counts: Literal["all", "leaf"] = "all" if phases is None else "leaf"
+    tables = TableRecipe(models.TABLE_PATHS, rate=settings.table_rate)
     return training.Ensemble(
         init=objective.init,
         sample=objective.sample,
         loss=objective.loss,
-        optimizer=training.make_optimizer(settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts),
+        optimizer=training.make_optimizer(
+            settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts, tables=tables
+        ),
         ties=[tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)],
         arm_ties=arm_ties,
         phases=phases,
@@ -159,9 +182,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
             "record": training.Recorder(settings.record_every, objective.measure, plan.epoch),
             "validation": training.Recorder(validate_every(settings, plan), validate, plan.epoch),
         },
-        source=TextFeed(
-            *text.train, settings.max_length, text.vocabulary.pad, plan.rows, packed, epochs_apart=settings.epochs_apart
-        ),
+        source=feed_of(settings, text, plan),
         # Accelerators need few large kernels; on a CPU a single member is large enough.
         members=training.Unrolled() if jax.default_backend() == "cpu" else training.Vmapped(),
         devices=plan.mesh,
@@ -197,8 +218,8 @@ def schedule_of(settings: Settings, plan: StepPlan) -> Any:
 
 
 def reach(settings: Settings, plan: StepPlan) -> dict[str, float]:
-    """Return how far Adam can move a coordinate (about the sum of the learning rates), and how far apart two words start."""
-    rates = jnp.broadcast_to(schedule_of(settings, plan)(jnp.arange(plan.steps)), (plan.steps,))
+    """Return how far Adam can move a coordinate of a table (about the sum of its rates), and how far apart two words start."""
+    rates = settings.table_rate * jnp.broadcast_to(schedule_of(settings, plan)(jnp.arange(plan.steps)), (plan.steps,))
     return {"per_coordinate": float(jnp.sum(rates)), "initial": settings.embedding_std * math.sqrt(2)}
 
 
@@ -206,7 +227,7 @@ def facts_of_model(settings: Settings, ensemble: training.Ensemble) -> dict[str,
     """Return the description of the model in results.json, with the parameter count of each arm."""
     shapes = jax.eval_shape(ensemble.init, jax.random.key(0))
     number = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-    names = ("activation", "positions", "layer_norm", "dropout", "compute_dtype", "embedding_std")
+    names = ("activation", "positions", "layer_norm", "dropout", "compute_dtype", "embedding_std", "head_bias")
     return {
         "architecture": "transformer",
         **{name: getattr(settings, name) for name in names},

@@ -87,13 +87,13 @@ def plot_ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Pl
     )
 
 
-def plot_learning(metrics: Metrics) -> Plot:
-    """Plot the validation and training loss and accuracy of every seed over training."""
+def plot_learning(metrics: Metrics, bigram: float) -> Plot:
+    """Plot the validation and training loss and accuracy of every seed over training; bigram: validation loss of a bigram."""
     panels = {
         f"{split} {title}": (
             metrics["validation_step" if split == "validation" else "step"],
             dict(zip(ARMS, metrics[f"{split}_{measure}"], strict=True)),
-            math.nan,
+            bigram if (split, measure) == ("validation", "loss") else math.nan,
         )
         for split in ("validation", "train")
         for measure, title in (("loss", "loss (nats per masked token)"), ("accuracy", "accuracy"))
@@ -101,8 +101,9 @@ def plot_learning(metrics: Metrics) -> Plot:
     return Plot(
         "learning",
         "Loss and accuracy at the masked tokens over training, on the validation split and on the batch of the step. Thin: a "
-        "seed; thick: median. The first record, of untrained models, may lie outside the panel.",
-        figures.plot_learning_curves(panels),
+        "seed; thick: median. The first record, of untrained models, may lie outside the panel. "
+        "Dotted: the best bigram model of the sentences that one seed reads.",
+        figures.plot_learning_curves(panels, "bigram", ":"),
     )
 
 
@@ -178,7 +179,7 @@ def plot_all(metrics: Metrics, results: Mapping[str, Any]) -> list[Plot]:
     return [
         *plot_distances(metrics, sets),
         plot_ratios(results["distance_ratio_by_pair"], sets),
-        plot_learning(pair),
+        plot_learning(pair, results["gate"]["bigram"]),
         plot_final(results["final"], sets),
         plot_buckets(metrics, results["final"]),
         plot_norms(metrics),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import openings, tally
+from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import (
     arrays_in_words,
@@ -47,7 +47,8 @@ LEADING = (
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answers to the questions of the report, and the number of claims with each verdict."""
     answers = [openings(results["claims"], ids) for ids in LEADING]
-    return [*filter(None, answers), tally(results["claims"])]
+    failed, compared = gate_sentences(results)
+    return [*filter(None, [failed, *answers, compared]), tally(results["claims"])]
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
@@ -69,8 +70,10 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         for row in results["distance_ratio_by_pair"]
         if row["set"] in twins
     ]
+    columns, rows = medians_table(*scores)
+    rows += [[f"bigram, {name}", *[f"{loss:.4f}"] * len(ARMS), "-"] for name, loss in results.get("bigram", {}).items()]
     return {
-        "Numbers: losses and accuracies at the end, median [quartiles] over seeds": medians_table(*scores),
+        "Numbers: losses and accuracies at the end, median [quartiles] over seeds": (columns, rows),
         "Numbers: distance at the end / at the start, mean over pairs and seeds": (
             ["pairs", *TABLE_NAMES.values()],
             [[entry["name"], *_ratios(results["final"], entry["name"])] for entry in results["sets"]],
@@ -154,15 +157,18 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
     """Return the settings of the run in words, by name."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
     shape = f"{settings['layers']} layers of width {settings['width']}"
+    factor = settings.get("table_rate", 1)
+    faster = "" if factor == 1 else f", learning rate of the tables multiplied by {factor:g}"
     more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in settings)
     return {
         "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that comes with CPython",
         "data": data_words(results["data"]),
         "tokenizer": f"{settings['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {settings['vocab_size']:,}",
         "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
-        "model": f"{shape}, {settings['heads']} heads, feed-forward {settings['feed_forward']}{more}",
+        "model": f"{shape}, {settings['heads']} heads, feed-forward {settings['feed_forward']}"
+        f"{', a bias of the logits' if settings.get('head_bias') else ''}{more}",
         "seeds": _seeds_words(results),
-        "training": f"{training_words(results, settings)}, batches of {settings['batch_size']} sentences",
+        "training": f"{training_words(results, settings)}, batches of {settings['batch_size']} sentences{faster}",
         "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {settings['optimizer']} moves a coordinate; "
         f"the words of a pair start {initial:.3g} apart per coordinate",
         "claims": CLAIMS,

@@ -63,6 +63,8 @@ class Settings(
         embedding_std: standard deviation of the initial embeddings
         positions: positional embeddings: none, as published, or learned
         layer_norm: layer normalisation after each sublayer (post) or before it (pre)
+        head_bias: add a bias to the logits, in all arms; it starts at 0
+        table_rate: factor of the learning rate of the tables
         equal_tables_arm: also train untied models whose two tables start equal to the tied one, so that the effect of the tie
             is told apart from that of its starting point
         untie_at: instead of comparing tied with untied models, train tied models that are untied at each of these points: steps
@@ -87,6 +89,9 @@ class Settings(
         validate_every: steps between validations, or epoch: after every epoch, which needs --epochs_apart true
         validation_batches: batches per validation, with the same sentences every time but newly drawn twins and masks; or all,
             for the whole split
+        gate: claims are tested only if the tied and the untied models both end, on average over seeds, this many nats below the
+            best of three bigram models of the sentences that a seed reads, of the token on the left, on the right, and both; a
+            negative number allows losses above it. With --resume, it may change (default: no such condition)
         mesh: number of devices that train one member together; its rows, parameters and optimizer state are sharded over them
             (default: as many as the seeds leave idle; on CPUs 1, since collectives between CPU devices can deadlock). Affects
             results only through rounding and through the values that dropout drops. For initialisation and checkpoints a
@@ -106,6 +111,8 @@ class Settings(
     embedding_std: float = 0.3
     positions: Literal["none", "learned"] = "none"
     layer_norm: Literal["post", "pre"] = "post"
+    head_bias: bool = False
+    table_rate: float = 1.0
     equal_tables_arm: bool = False
     untie_policy: Policy = "copy"
     untie_new: Literal["input", "output"] = "output"
@@ -119,6 +126,7 @@ class Settings(
     record_every: int = 25
     validate_every: int | Literal["epoch"] = 250
     validation_batches: int | Literal["all"] = 16
+    gate: float | None = None
     mesh: int | None = None
 
     def resolved(self) -> "Settings":
@@ -142,7 +150,7 @@ class Settings(
         super().check()
         checks.check_counts(self, ("batch_size", "steps", "record_every", "validate_every", "validation_batches", "mesh"))
         checks.check_not_negative(self, ("embedding_std",))
-        checks.check_positive(self, ("epochs",))
+        checks.check_positive(self, ("epochs", "table_rate"))
         check_most("epochs", self.epochs or 0)
         checks.check_lengths(self, 4096, shortest=2 if self.rows_are_sentences else 3)
         if self.equal_tables_arm and self.untie_at is not None:
@@ -201,7 +209,7 @@ STUDY = Study(
     run="tiejax.lab.studies.text_mlm.study:run",
     sizes=sizes,
     prepare="tiejax.lab.studies.text_mlm.text:prepare",
-    may_change=("checkpoint_every", "data_dir", "mesh", "tracker"),
+    may_change=("checkpoint_every", "data_dir", "gate", "mesh", "tracker"),
     # One device per core is faster if the members divide evenly among the cores, otherwise one device that uses all cores.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.seed_list) % cores() == 0,
 )

@@ -44,8 +44,9 @@ def before_text(settings: Any) -> Decided:
 def parameters(settings: Any, vocabulary: int) -> int:
     """Return the number of parameters of one untied model."""
     positions = settings.max_length * settings.width if settings.positions == "learned" else 0
+    bias = vocabulary if settings.head_bias else 0
     encoder = counts.transformer(settings.layers, settings.width, settings.feed_forward, settings.layer_norm == "pre")
-    return 2 * vocabulary * settings.width + positions + encoder
+    return 2 * vocabulary * settings.width + bias + positions + encoder
 
 
 def need(settings: Any, decided: Decided | None = None) -> Need:

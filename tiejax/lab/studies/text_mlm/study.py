@@ -11,10 +11,11 @@ from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.gate import Gate
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, check_same_data, timing, train, warn_of_deadlock
-from tiejax.lab.studies.text_mlm import claims, figures, page, untie_page
+from tiejax.lab.studies.text_mlm import bigram, claims, figures, page, untie_page
 from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, names_of_arms, reach
 from tiejax.lab.studies.text_mlm.records import named_arrays, with_distances
 from tiejax.lab.studies.text_mlm.settings import Settings
@@ -50,7 +51,9 @@ def run(launched: Launched, console: Console) -> int:
 
     metrics = named_arrays(trained.records, settings, text, arms)
     directory.write_metrics(metrics)
-    body, plots = conclude(settings, plan, metrics) if arms is None else conclude_untying(arms, metrics)
+    bigrams = bigram.losses_of_bigrams(settings, text, plan)
+    gate = Gate(min(bigrams.values()), settings.gate)
+    body, plots = conclude(settings, plan, metrics, gate) if arms is None else conclude_untying(arms, metrics, gate)
     results = plain(
         {
             "experiment": "text_mlm",
@@ -58,6 +61,7 @@ def run(launched: Launched, console: Console) -> int:
             "model": facts_of_model(settings, ensemble),
             "steps": plan.steps,
             "reach": reach(settings, plan),
+            "bigram": bigrams,
             **body,
             "timing": timing_on_text(trained, models, plan),
         }
@@ -99,14 +103,16 @@ def timing_on_text(trained: Trained, models: int, plan: StepPlan) -> dict[str, f
     }
 
 
-def conclude(settings: Settings, plan: StepPlan, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
+def conclude(
+    settings: Settings, plan: StepPlan, metrics: Mapping[str, np.ndarray], gate: Gate
+) -> tuple[dict[str, Any], list[Plot]]:
     """Return the results and the figures of a run of tied against untied models."""
     decay = settings.weight_decay * reach(settings, plan)["per_coordinate"] if settings.optimizer == "adamw" else 0.0
-    body, runs = claims.analyse(metrics, decay)
+    body, runs = claims.analyse(metrics, decay, gate)
     return body, figures.plot_all(runs, body)
 
 
-def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], list[Plot]]:
+def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray], gate: Gate) -> tuple[dict[str, Any], list[Plot]]:
     """Return the results and the figures of a run with members that untie during training."""
     diverged, seeds = diverged_members(metrics)
     finite = np.asarray(~diverged.any(axis=0))
@@ -114,13 +120,16 @@ def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray]) -> tuple[dic
     distances = claims.final_distances(runs)
     others = {"accuracy": claims.final(runs["validation_accuracy"])}
     others |= {f"distance, end / start, {name}": values for name, values in distances.items()}
-    finals = untie_curve.Finals(claims.final(metrics["validation_loss"]), diverged, None, others)
-    body = {**seeds, **untie_curve.analyse(arms, finals, "validation loss", claims.LOSS_MARGIN)}
+    loss = claims.final(metrics["validation_loss"])
+    of_gate = gate.facts({"untied": loss[arms.baseline("independent")], "tied": loss[arms.baseline("tied")]})
+    family = "exploratory" if of_gate["gate"]["failed"] else "registered"
+    finals = untie_curve.Finals(loss, diverged, None, others)
+    body = {**seeds, **of_gate, **untie_curve.analyse(arms, finals, "validation loss", claims.LOSS_MARGIN, family)}
     if not finite.any():
         return body, []
     curves, title = arms.curves(), "validation loss (nats per masked token)"
     return body, [
-        plot_curve(body, title, curves, arms.step, None),
+        plot_curve(body, title, curves, arms.step, None, gate.bigram),
         plot_distances(distances, curves, arms.step, "distance, end / start"),
-        plot_trajectories(runs["validation_step"], runs["validation_loss"], curves, arms.step, title, None),
+        plot_trajectories(runs["validation_step"], runs["validation_loss"], curves, arms.step, title, None, gate.bigram),
     ]
