@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from tiejax.statistics.arms import replace_diverged
-from tiejax.statistics.claims import Claim, assess
+from tiejax.statistics.claims import Claim, Family, assess
 from tiejax.statistics.sign_flips import simultaneous_band
 from tiejax.statistics.untie_arms import BASELINES, Arms
 
@@ -29,7 +29,7 @@ class Finals(NamedTuple):
     others: Mapping[str, np.ndarray]
 
 
-def analyse(arms: Arms, finals: Finals, name: str, margin: float, family: str = "registered") -> dict[str, Any]:
+def analyse(arms: Arms, finals: Finals, name: str, margin: float, family: Family = "registered") -> dict[str, Any]:
     """Return the results of an untie run: its baselines, its curves with their differences from each baseline, its claims.
 
     Bands are simultaneous: those of the losses contain all means of the run with probability 95 %, as do those of the
@@ -67,7 +67,7 @@ def claim_id(base: str, curve: str) -> str:
     return f"untying-helps/{base}/{curve.replace(', new ', '-')}"
 
 
-def claims(arms: Arms, loss: np.ndarray, name: str, margin: float, family: str = "registered") -> list[Claim]:
+def claims(arms: Arms, loss: np.ndarray, name: str, margin: float, family: Family = "registered") -> list[Claim]:
     """Return a claim for each curve and each baseline: untying in mid-training gives a lower final loss.
 
     A difference is a seed's mean final loss over the untie steps in between, minus its loss with the baseline. A best step

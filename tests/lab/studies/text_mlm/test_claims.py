@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from text_metrics import BOTH, CHANGE, COST, DECAY, GATE, RECORDS, START, metrics_of
 
+from tiejax.lab.runs.gate import Gate
 from tiejax.lab.studies.text_mlm.claims import analyse, claims, final, final_by_bucket
 from tiejax.lab.studies.text_mlm.figures import plot_all
 from tiejax.lab.studies.text_mlm.page import tables
@@ -125,6 +126,19 @@ def test_few_seeds_decide_nothing_however_many_pairs():
     registered = {name: row for name, row in rows.items() if name not in EXPLORATORY}
     assert {(row["verdict"], row["n"]) for row in registered.values()} == {("undecided", 2)}
     assert all("2 seeds cannot decide this claim" in row["note"] for row in registered.values())
+
+
+def test_models_that_do_not_pass_the_gate_decide_no_claim():
+    """Untied models end at 4 nats, tied ones at about 4.05: with a bigram of 4.12 only the tied ones fail."""
+    metrics = metrics_of()
+    passed, failed = (analyse(metrics, DECAY, Gate(bigram, 0.1))[0] for bigram in (4.2, 4.12))
+    assert (passed["gate"]["failed"], passed["claims"]) == ("", analyse(metrics, DECAY, GATE)[0]["claims"])
+    assert failed["gate"]["failed"].startswith("No claim is tested, since the tied models end with 4.0")
+    assert "untied" not in failed["gate"]["failed"]
+    assert {row["verdict"] for row in failed["claims"]} == {"exploratory"}
+    assert [row["estimate"] for row in failed["claims"]] == [row["estimate"] for row in passed["claims"]]
+    losses = metrics["validation_loss"][:, :, -1].mean(axis=1)
+    assert failed["gate"]["losses"] == {"untied": pytest.approx(losses[0]), "tied": pytest.approx(losses[1])}
 
 
 def test_exploratory_claims_have_no_p_and_no_verdict():

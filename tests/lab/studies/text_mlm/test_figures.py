@@ -32,7 +32,12 @@ def test_figures_show_every_pair_seed_and_bucket(tmp_path, drawn):
     top = 1.1 * metrics["distance_input"][0, 0, :, 42:].mean(1).max()
     assert shown["distance_published"].axes[0].get_ylim() == (0, pytest.approx(max(5, top)))
 
-    assert [len(panel.lines) for panel in shown["learning"].axes] == [2 * (4 + 1)] * 4
+    learning = shown["learning"].axes
+    assert [len(panel.lines) for panel in learning] == [2 * (4 + 1) + 1, *[2 * (4 + 1)] * 3]
+    bigram = learning[0].lines[-1]
+    assert (set(bigram.get_ydata()), bigram.get_linestyle()) == ({GATE.bigram}, ":")
+    assert learning[0].get_ylim()[0] < GATE.bigram < learning[0].get_ylim()[1]
+    assert [text.get_text() for text in learning[0].texts] == [f"bigram {GATE.bigram:.4f}"]
     assert len(shown["paired_final"].axes) == 2 + 2 * 3
     assert len(shown["buckets"].axes) == 4
     cost = shown["buckets"].axes[2].lines[0].get_ydata().reshape(4, 3)

@@ -9,6 +9,7 @@ from text_metrics import BOTH, DECAY, GATE, metrics_of
 from tiejax.lab.reporting.finding import opening
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import arrays_in_words
+from tiejax.lab.runs.gate import Gate
 from tiejax.lab.studies.text_mlm.claims import analyse
 from tiejax.lab.studies.text_mlm.page import finding, page, tables
 from tiejax.system.json_values import plain
@@ -26,7 +27,7 @@ def pictures(tmp_path_factory):
     return [("Distances.", path), ("Losses.", path)]
 
 
-def page_of(body, pictures, **changed):
+def page_of(body, pictures, settings=None, **changed):
     results = {
         **body,
         "data": {
@@ -45,7 +46,7 @@ def page_of(body, pictures, **changed):
     config = {
         "corpus": ["books/a.txt", "books/b.txt"], "tokenizer": None, "vocab_size": 8192, "batch_size": 32, "layers": 3,
         "width": 128, "heads": 4, "feed_forward": 512, "optimizer": "adamw", "learning_rate": 1e-3, "schedule": "cosine",
-        "weight_decay": 0.01, "steps": 1900,
+        "weight_decay": 0.01, "steps": 1900, **(settings or {}),
     }  # fmt: skip
     facts = {"command": "python x", "versions": {"jax": "1"}, "python": "3.11", "devices": ["cpu"], "git_commit": "abc"}
     return page(RunOnPage(plain(results), config, "steps: 1900\n", facts, pictures))
@@ -102,6 +103,40 @@ def test_finding_follows_the_sets_and_the_arms():
     assert finding(analyse(none, DECAY, GATE)[0])[1].startswith(
         "The validation loss per masked token, tied - untied: not decided"
     )
+
+
+def test_models_are_compared_with_bigrams_after_the_answers():
+    bigrams = {"left": 4.6, "right": 4.5, "both": 4.12}
+    *_, compared, counts = finding(analyse(metrics_of(), DECAY, GATE)[0] | {"bigram": bigrams})
+    assert compared.startswith("Bigram models of the sentences that one seed reads predict a masked token with a loss of 4.600")
+    assert compared.endswith("and 4.120 from both; mean final losses: untied models 4.000, tied models 4.048.")
+    assert counts.startswith("Of 10 claims")
+    failed = finding(analyse(metrics_of(), DECAY, Gate(4.12, 0.1))[0] | {"bigram": bigrams})
+    assert failed[0].startswith("No claim is tested, since the tied models end with 4.0")
+    assert compared in failed
+    diverged = metrics_of()
+    diverged["finite"][1] = False
+    diverged["validation_loss"][1] = float("nan")
+    body = plain(analyse(diverged, DECAY, Gate(4.12, 0.1))[0] | {"bigram": bigrams})
+    assert finding(body)[-2].endswith("untied models 4.000, tied models -.")
+    assert finding(body)[0].startswith("No claim is tested, since the tied models end with inf nats")
+
+
+def test_table_of_losses_has_the_bigrams(body):
+    bigrams = {"left": 4.6, "right": 4.5, "both": 4.12}
+    (title, (_, rows)), (_, (_, before)) = (next(iter(tables(part).items())) for part in (body | {"bigram": bigrams}, body))
+    assert "losses" in title
+    assert rows[: len(before)] == before
+    assert rows[len(before) :] == [[f"bigram, {name}", f"{x:.4f}", f"{x:.4f}", "-"] for name, x in bigrams.items()]
+
+
+def test_settings_name_the_rate_of_the_tables_and_the_bias(body, pictures):
+    changed = {"table_rate": 2.0, "head_bias": True}
+    assert "learning rate of the tables multiplied by 2" in page_of(body, pictures, settings=changed)
+    assert "feed-forward 512, a bias of the logits;" in page_of(body, pictures, settings=changed)
+    plainly = page_of(body, pictures)
+    assert "multiplied" not in plainly
+    assert "a bias of the logits" not in plainly
 
 
 def test_tables_have_the_third_arm_by_seed():

@@ -53,6 +53,8 @@ BAD = {
     "--corpus tfds:huggingface:bookcorpus": ("tfds:huggingface:bookcorpus", "datasets"),
     "--corpus": ("--corpus", "at least one"),
     "--steps 5 --epochs 1": ("--steps and --epochs",),
+    "--table_rate 0": ("--table_rate", "> 0, got 0"),
+    "--gate often": ("--gate", "often"),
     "--epochs 0": ("--epochs", "> 0"),
     "--heads 3": ("--heads", "3 heads do not divide the width 128"),
     "--min_length 200": ("--min_length", "--max_length 128"),

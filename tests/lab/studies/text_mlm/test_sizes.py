@@ -23,7 +23,7 @@ from tiejax.training import seed_keys
 from tiejax.training.placement import DATA
 
 CASES = [
-    "--layers 2 --width 24 --feed_forward 10 --positions learned --layer_norm pre",
+    "--layers 2 --width 24 --feed_forward 10 --positions learned --layer_norm pre --head_bias true --table_rate 2",
     "--untie_at [.25,.5] --untie_policy split --seeds 3 --steps 40",
     "--equal_tables_arm true --seeds 3 --steps 40",
 ]

@@ -247,6 +247,7 @@ def test_members_untie_during_training(data, launched, tmp_path):
     """A member tied until step 20 of 40 has one table before and two after; results and report show the untie curve."""
     out = tmp_path / "run"
     untying = ["--untie_at", "[0., 20, 1.]", "--untie_policy", "split", "--record_every", 10, "--tracker", "tensorboard"]
+    untying += ["--head_bias", "true", "--table_rate", 2, "--gate", 0.1]
     assert launched(arguments(data, *untying, "--seeds", 1, "--steps", 40, "--out", out)) == 0
     recorded, found = metrics(out), json.loads((out / "results.json").read_text())
     assert recorded["untie_step"].tolist() == [-1, 0, 40, 20]
@@ -265,3 +266,10 @@ def test_members_untie_during_training(data, launched, tmp_path):
     page = (out / "report.html").read_text()
     assert "tied, then untied" in page
     assert page.count("data:image/png") == 3
+    # Models of 40 steps are worse than a bigram model.
+    loss = recorded["validation_loss"][[0, 2], 0, -1].tolist()
+    assert found["gate"]["losses"] == {"untied": pytest.approx(loss[0]), "tied": pytest.approx(loss[1])}
+    assert found["gate"]["bigram"] == min(found["bigram"].values())
+    assert {row["verdict"] for row in found["claims"]} == {"exploratory"}
+    assert page.index("No claim is tested, since the untied models") < page.index("untied in mid-training")
+    assert "bigram model" in page

@@ -23,6 +23,7 @@ from tiejax.lab.studies.text_mlm.text import Text, pairs_of
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.statistics import untie_curve
 from tiejax.statistics.arms import diverged_members, select_seeds
+from tiejax.statistics.claims import Family
 from tiejax.statistics.untie_arms import Arms
 from tiejax.system.json_values import plain
 from tiejax.training.loop import Trained
@@ -122,7 +123,7 @@ def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray], gate: Gate) 
     others |= {f"distance, end / start, {name}": values for name, values in distances.items()}
     loss = claims.final(metrics["validation_loss"])
     of_gate = gate.facts({"untied": loss[arms.baseline("independent")], "tied": loss[arms.baseline("tied")]})
-    family = "exploratory" if of_gate["gate"]["failed"] else "registered"
+    family: Family = "exploratory" if of_gate["gate"]["failed"] else "registered"
     finals = untie_curve.Finals(loss, diverged, None, others)
     body = {**seeds, **of_gate, **untie_curve.analyse(arms, finals, "validation loss", claims.LOSS_MARGIN, family)}
     if not finite.any():

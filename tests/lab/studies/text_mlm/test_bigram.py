@@ -1,0 +1,104 @@
+"""Tests of the bigram models that the models of a run are compared with."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from text_runs import arguments, metrics
+
+from tiejax.lab.runs import resume
+from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.text_mlm import bigram, text
+from tiejax.lab.studies.text_mlm.settings import STUDY
+from tiejax.text.array_records import Sequences
+from tiejax.text.ngram import masked_losses
+from tiejax.text.packing import TextFeed
+from tiejax.text.twins import Twins
+
+LENGTHS = np.random.default_rng(0).integers(3, 9, 57)
+OFFSETS = np.concatenate([[0], np.cumsum(LENGTHS)])
+TEXT = Sequences(np.repeat(np.arange(1, 58), LENGTHS).astype(np.uint16), OFFSETS)  # every token is the number of its sentence
+
+
+@pytest.mark.parametrize("feed", [{}, {"packed": False}, {"packed": False, "epochs_apart": True}])
+@pytest.mark.parametrize("steps", [1, 2, 40])
+def test_sentences_are_those_that_the_steps_read(feed, steps):
+    """The numbers of the sentences equal those in the rows of the steps; 40 steps are more than an epoch."""
+    source = TextFeed(*TEXT, 16, 0, rows=10, window=1, **feed)
+    windows = source.open([(5, 0)], range(1), 1, 0)
+    read = {int(token) for _ in range(steps) for token in np.unique(next(windows).tokens)} - {0}
+    found = bigram.sentences_of(source.stream(5), steps * 10)
+    assert set(found.ids.tolist()) == read
+    assert (len(read) < 57) == (steps < 40)
+    np.testing.assert_array_equal(found.ids, np.repeat(sorted(read), LENGTHS[np.array(sorted(read)) - 1]))
+    np.testing.assert_array_equal(np.diff(found.offsets), LENGTHS[np.array(sorted(read)) - 1])
+
+
+def test_long_texts_are_counted_from_their_beginning(monkeypatch):
+    monkeypatch.setattr(bigram, "MOST_TOKENS", 50)
+    found = bigram.sentences_of(TextFeed(*TEXT, 16, 0, rows=10).stream(5), 10_000)
+    assert found.offsets[-1] == len(found.ids) <= 50 < len(found.ids) + LENGTHS[len(found.offsets) - 1]
+
+
+def test_twins_are_planted_with_their_probabilities():
+    twins = Twins(6, ("a", "b"), (2, 4), (0.5, 0.1))
+    whole = text.Text(None, twins, None, None, {}, b"")
+    before = Sequences(np.tile(np.arange(6), 20_000).astype(np.uint16), np.array([0, 120_000]))
+    after = bigram.planted(before, whole, np.random.default_rng(0)).ids
+    share = [np.mean(after[before.ids == token] != token) for token in range(6)]
+    assert share == pytest.approx([0, 0, 0.5, 0, 0.1, 0], abs=0.02)
+    original = np.where(after >= 6, np.array([2, 4])[np.maximum(after, 6) - 6], after)
+    np.testing.assert_array_equal(original, before.ids)
+
+
+@pytest.fixture
+def prepared(data, tmp_path):
+    """Settings, text and plan of a run of 3 steps."""
+    settings = resume.read(STUDY, arguments(data, "--out", tmp_path / "run", "--steps", 3)).settings
+    return settings, *text.prepare(settings, Console(quiet=True))
+
+
+def test_losses_are_those_of_the_text(prepared):
+    """With twins that hardly ever replace a word: those of the sentences in the rows, with ordinary tokens as targets."""
+    settings, whole, plan = prepared
+    rare = dataclasses.replace(whole.twins, probability=(1e-9,) * len(whole.twins.ids))
+    whole = whole._replace(twins=rare)
+    found = bigram.losses_of_bigrams(settings, whole, plan)
+
+    def sentences(split, seed, steps):
+        feed = TextFeed(*split, settings.max_length, whole.vocabulary.pad, plan.rows, window=1)
+        windows, taken = feed.open([(seed, 0)], range(1), 1, 0), []
+        for _ in range(steps):
+            window = next(windows)
+            for tokens, segments in zip(window.tokens[0, 0], window.segments[0, 0], strict=True):
+                taken += [tokens[segments == number].tolist() for number in range(1, segments.max() + 1)]
+        return Sequences(np.concatenate(taken).astype(int), np.cumsum([0, *map(len, taken)]))
+
+    ordinary = ~np.isin(np.arange(rare.vocabulary), whole.vocabulary.special)
+    expected = masked_losses(
+        sentences(whole.train, 0, 3), sentences(whole.validation, 0, settings.validation_batches), rare.vocabulary, ordinary
+    )
+    assert found == pytest.approx(expected, rel=1e-9)
+    longer = bigram.losses_of_bigrams(settings, whole, plan._replace(steps=1000))
+    assert longer["both"] < found["both"]
+
+
+@pytest.mark.slow
+def test_run_is_compared_with_its_bigrams(run):
+    """In results.json, in the report's opening, and in its tables; a resumed run may have another gate."""
+    out, _ = run
+    settings = resume.read(STUDY, ["--resume", "--out", str(out)]).settings
+    found = json.loads((out / "results.json").read_text())
+    assert found["bigram"] == bigram.losses_of_bigrams(settings, *text.prepare(settings, Console(quiet=True)))
+    last = metrics(out)["validation_loss"][..., -1].mean(axis=1)
+    assert found["gate"] == {
+        "margin": None,
+        "bigram": min(found["bigram"].values()),
+        "losses": {"untied": pytest.approx(last[0]), "tied": pytest.approx(last[1])},
+        "failed": "",
+    }
+    html = (out / "report.html").read_text()
+    assert f"and {found['bigram']['both']:.3f} from both; mean final losses: untied models {last[0]:.3f}" in html
+    assert "bigram, both" in html
+    assert resume.read(STUDY, ["--resume", "--out", str(out), "--gate", ".1"]).settings.gate == 0.1
