@@ -31,11 +31,11 @@ ROWS = [
 ]
 
 
-def plot_curve(independent, bayes):
+def plot_curve(independent, bayes, bigram=None):
     """The figure of an untie curve, whose last point has no band."""
     last = independent | {"mean": 1.2, "band": [np.nan, np.nan]}
     body = {"curves": [{"curve": "copy", "points": [independent, independent, last]}], "ends": {"independent": independent}}
-    return untie_curve.plot_curve(body, "loss", COPY, UNTIED_AT, bayes).figure
+    return untie_curve.plot_curve(body, "loss", COPY, UNTIED_AT, bayes, bigram).figure
 
 
 PLOTTED = {
@@ -51,6 +51,20 @@ PLOTTED = {
     ),
     "uses": lambda: plot_uses(USES, ["zero", "one"], ROWS).figure,
 }
+
+
+def test_losses_of_references_are_lines_with_names():
+    """Dashed: the Bayes loss; dotted: that of a bigram model; in the curve and in the trajectories of a run that unties."""
+    trajectories = untie_curve.plot_trajectories(
+        STEPS, VALUES[:3, None], {"copy": np.array([0, 1])}, UNTIED_AT, "loss", 0.5, 0.7
+    )
+    for figure in (plot_curve(SOLVED, 0.5, 0.7), trajectories.figure):
+        lines = {line.get_label(): line for line in figure.axes[0].lines}
+        assert {name: (lines[name].get_ydata()[0], lines[name].get_linestyle()) for name in ("Bayes", "bigram")} == {
+            "Bayes": (0.5, "--"),
+            "bigram": (0.7, ":"),
+        }
+        assert "bigram" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 @pytest.mark.parametrize("name", list(PLOTTED))

@@ -51,6 +51,26 @@ def test_tables_show_means_bands_and_shares_without_p(results):
     assert not any(" p " in cell for row in rows for cell in row)
 
 
+def test_bigrams_are_in_the_opening_and_in_the_table(results):
+    """Of text; a gate that fails is named first."""
+    gate = {"bigram": 4.1, "losses": {"untied": 4.0, "tied": 3.9}, "failed": "No claim is tested."}
+    of_text = results | {"bigram": {"left": 4.5, "right": 4.4, "both": 4.1}, "gate": gate}
+    first, *answers, compared, counts = untie_curve.finding(of_text)
+    assert (first, [*answers, counts]) == ("No claim is tested.", untie_curve.finding(results))
+    assert "4.500 nats from the token on its left, 4.400 from that on its right, and 4.100 from both" in compared
+    assert compared.endswith("mean final losses: untied models 4.000, tied models 3.900.")
+    title = "Never and always tied: means over seeds"
+    (_, rows), (_, before) = untie_curve.tables(of_text)[title], untie_curve.tables(results)[title]
+    assert rows == [*before, ["bigram model", "4.1000", "-", "-"]]
+
+
+def test_exploratory_claims_of_a_curve_are_not_tested():
+    arms = Arms.of([20], 60, ["copy"])
+    finals = Finals(np.random.default_rng(0).normal(size=(4, 12)), np.zeros((4, 12), bool), None, {})
+    rows = analyse(arms, finals, "validation loss", 0.01, "exploratory")["claims"]
+    assert {(row["verdict"], row["p"]) for row in rows} == {("exploratory", None)}
+
+
 def test_one_seed_has_no_bands():
     arms = Arms.of([20], 60, ["copy"])
     finals = Finals(np.ones((4, 1)), np.zeros((4, 1), bool), None, {})
