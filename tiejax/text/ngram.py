@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
-
 CHUNK = 2**22  # pairs that are counted at a time
 
 
