@@ -127,7 +127,7 @@ def test_the_outcome(outcome):
     assert "Own table" in (folder / "report.html").read_text()
     assert results["costs"]["tied"]["parameters"] == 33 + 9
     assert results["costs"]["untied"]["bytes"] == 4 * (66 + 9)
-    assert results["rates"]["tied"][0] in results["tuning"]["tied, learning rate"]["rates"]
+    assert results["rates"]["tied"][0] in results["tuning"]["tied"]["rates"]
     with np.load(folder / "metrics.npz") as arrays:
         np.testing.assert_array_equal(arrays["untie-2.3.train_loss"][:, :20], arrays["tied.train_loss"][:, :20])
         assert (arrays["tied.train_distance"] == 0).all()
@@ -285,3 +285,32 @@ def test_two_devices_train_a_model_as_one_does(tmp_path):
             np.testing.assert_allclose(two[name], one[name], rtol=2e-3, atol=2e-3, err_msg=name)
     ended = end(start_python(file, "--out", tmp_path / "three", "--mesh", "3"))
     assert (ended.status, "--mesh: expected a divisor of the number of devices" in ended.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_rates_and_factors_are_chosen_together(tmp_path):
+    """Six pairs: all are screened by one seed and a third of the steps, which is a shorter run, and the best four train in full."""
+    optimizer = {
+        "optimizer": lambda rate, table: optax.multi_transform(
+            {"tables": optax.sgd(table), "rest": optax.sgd(rate)},
+            {"embed": "tables", "head": "tables", "body": "rest"},
+        )
+    }
+    grid = {"rates": [0.02, 0.04], "table_factors": [1, 2, 4]}
+    outcome = comparison(**optimizer, **grid).run(tmp_path / "grid", seeds=2, steps=60)
+    tuning = json.loads((outcome.report.parent / "results.json").read_text())["tuning"]["tied"]
+    tried = dict(zip(zip(tuning["rates"], tuning["factors"], strict=True), tuning["losses"], strict=True))
+    screened = dict(zip(tried, tuning["screened"], strict=True))
+    assert {(rate, factor) for rate in grid["rates"] for factor in grid["table_factors"]} <= set(tried)
+    in_full = {pair for pair, losses in tried.items() if None not in losses}
+    best_short = sorted((pair for pair in screened if screened[pair] is not None), key=lambda pair: screened[pair])[:4]
+    assert set(best_short) <= in_full
+    assert len(in_full) < len(tried)
+    best = tuning["best"], tuning["best_factor"]
+    assert np.mean(tried[best]) == min(np.mean(tried[pair]) for pair in in_full)
+    assert outcome.rates["tied"] == pytest.approx([best[0], best[0] * best[1]])
+    # The screening run of a pair is the run of the first tuning seed with a third of the steps.
+    alone = comparison(**optimizer, rates=[0.02], table_factors=[2]).run(tmp_path / "alone", seeds="[1000,1001]", steps=20)
+    assert alone.final[0, 0] == pytest.approx(screened[0.02, 2.0], rel=1e-6)
+    page = outcome.report.read_text()
+    assert "factor of the tables" in page
