@@ -289,7 +289,7 @@ def test_two_devices_train_a_model_as_one_does(tmp_path):
 
 @pytest.mark.slow
 def test_rates_and_factors_are_chosen_together(tmp_path):
-    """Six pairs: all are screened by one seed and a third of the steps, which is a shorter run, and the best four train in full."""
+    """Six pairs are screened by one seed and a third of the steps, as a shorter run; the best four train in full."""
     optimizer = {
         "optimizer": lambda rate, table: optax.multi_transform(
             {"tables": optax.sgd(table), "rest": optax.sgd(rate)},
