@@ -66,6 +66,7 @@ REFUSED = [
         {"optimizer": lambda rate: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(rate))},
         "optimizer: .*max_norm of Comparison",
     ),
+    ({"gate": float("nan")}, "gate: expected a loss that models must end below, or None, got nan"),
     ({"table_factors": [1, 2]}, "table_factors: needs an optimizer of two learning rates"),
     ({"arms": [tied]}, "arms: expected at least two different ones"),
     ({"arms": [untied, untie_at(0.5)]}, "arms: untie-1/2 continues the models of tied, which is missing"),
@@ -109,6 +110,22 @@ def outcome(tmp_path_factory):
             recorders={"norm": lambda params, batch: {"embed": jnp.linalg.norm(params["embed"])}},
             sections=[lambda results: {"Own table": (["arm"], [[arm] for arm in results["arms"]])}],
         ).run(tmp_path_factory.mktemp("comparison") / "run")
+
+
+@pytest.mark.slow
+def test_models_that_do_not_pass_the_gate_decide_nothing(tmp_path):
+    """With rates to choose, the run ends before its first seed; with one rate, it is reported without tests."""
+    with pytest.raises(ValueError, match=r"^gate: the tied models end with .* nats, the untied models end with"):
+        comparison(gate=0.1, rates=[0.1, 0.2], steps=6).run(tmp_path / "tuned")
+    assert not [*(tmp_path / "tuned" / "finished").glob("tied*")]
+    outcome = comparison(gate=0.1, rates=[0.1], steps=6).run(tmp_path / "given", seeds=6)
+    assert {row["verdict"] for row in outcome.claims} == {"exploratory"}
+    assert "No claim is tested, since the tied models end with" in (page := outcome.report.read_text())
+    assert ", not tested)." in page
+    assert "<td>gate</td><td>0.1000</td>" in page
+    assert {row["verdict"] for row in comparison(gate=9.0, rates=[0.1], steps=6).run(tmp_path / "passed", seeds=6).claims} != {
+        "exploratory"
+    }
 
 
 @pytest.mark.slow
