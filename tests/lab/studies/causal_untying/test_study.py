@@ -28,7 +28,7 @@ SIZE = shlex.split("""
   --vocab_size 300 --layers 1 --width 8 --heads 2 --context 12 --batch_size 4 --steps 60 --record_every 20 --validate_every 20
   --validation_blocks 8 --untie_at [1/3,2/3] --tied_rate .01 --untied_rate .02 --seeds [3,7]
 """)
-SMALL = [*SIZE, *shlex.split("--wide false --deep false --factorised false --lengths [] --table_factors [1]")]
+SMALL = [*SIZE, *shlex.split("--wide false --deep false --factorised false --lengths [] --table_factors [1] --gate -9")]
 TABLES = ("embed", "head")
 ARMS = ["tied", "untie-1/3", "untie-2/3", "never-equal", "never-independent"]
 
