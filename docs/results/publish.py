@@ -4,7 +4,8 @@ python docs/results/publish.py                                        # render a
 python docs/results/publish.py RUN NAME.json --command "python ..."   # first store the published part of RUN as NAME.json
 
 Rendered are the marked parts of README.md and of the pages in docs (see `docs.results.markers`), the counts of
-docs/scorecard.md, and docs/evidence.md, whose sentences for a practitioner are listed in docs/evidence.json.
+docs/scorecard.md, and docs/evidence.md, whose sentences for a practitioner are listed in docs/evidence.json; runs from which
+nothing is argued are listed in docs/withdrawn.json, with the reason.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from docs.results import evidence, markers, published, scorecard
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
+WITHDRAWN = ROOT / "docs" / "withdrawn.json"
 EVIDENCE, SCORECARD = ROOT / "docs" / "evidence.md", ROOT / "docs" / "scorecard.md"
 # Study (`doses`, `variants`: EXor with --doses, --variants) -> the module whose `tables` returns the tables of the report;
 # a function `published_tables` adds those that are only published.
@@ -51,7 +53,8 @@ def pages() -> dict[Path, str]:
             rendered[page] = scorecard.render(text) if page == SCORECARD else text
         except ValueError as error:
             raise ValueError(f"{page.relative_to(ROOT)}: {error}") from None
-    rendered[EVIDENCE] = evidence.page(runs(), json.loads(EVIDENCE.with_suffix(".json").read_text()))
+    chosen, withdrawn = (json.loads(file.read_text()) for file in (EVIDENCE.with_suffix(".json"), WITHDRAWN))
+    rendered[EVIDENCE] = evidence.page(runs(), chosen, withdrawn)
     return rendered
 
 

@@ -97,7 +97,8 @@ BENCHMARKS = {
         "experiments.bench.causal:run",
         causal_sizes,
         "Measure tokens per second of the causal language models that are tied and untied, one model on each core, and compare "
-        "them with the transformers library's GPT-2 in a plain torch loop on all cores. The two sides take turns.",
+        "them with the transformers library's GPT-2 in a plain torch loop, one on all cores and one on each core. The sides "
+        "take turns.",
         "PROGRAM causal --layers 2 --width 64",
         device_a_core=lambda settings: True,  # for the rate of products
     ),

@@ -24,14 +24,18 @@ from tiejax.training.loop import Training
 BLOCKS = 64
 
 
-SIDES = {"ours": Side("ours", (), lambda: train_ours), "torch": decoder.SIDES["torch"]}
+EACH = "torch-each"  # a model on each core, as ours
+SIDES = {"ours": Side("ours", (), lambda: train_ours), "torch": decoder.SIDES["torch"], EACH: decoder.SIDES["torch-each"]}
 
 
 def run(settings: CausalBench, console: Console) -> None:
-    """Measure both sides in turn, print rates, their ratio and the share of the rate of products, write results.json."""
+    """Measure all sides in turn, print rates, their ratios and the share of the rate of products, write results.json."""
     variables = environment_of_sides(device_a_core=True)
     sides = installed(SIDES, console)
-    contenders = {name: Contender(SIDES[name].load(), [job_of(settings, name)], variables) for name in sides}
+    processes = {name: environment.cores() if name == EACH else 1 for name in sides}
+    contenders = {
+        name: Contender(SIDES[name].load(), [job_of(settings, name)] * number, variables) for name, number in processes.items()
+    }
     rates = take_turns(contenders, settings.repeats, settings.seconds)
     results = results_of(settings, rates, device_rates()["flops"])
     for line in lines(results):
@@ -53,7 +57,7 @@ def job_of(settings: CausalBench, side: str) -> Any:
         vocabulary=settings.vocab_size,
         context=settings.context,
         batch_size=settings.batch_size,
-        threads=environment.cores(),
+        threads=1 if side == EACH else environment.cores(),
         learning_rate=1e-3,
         weight_decay=0.1,
         clip=1.0,
@@ -100,7 +104,7 @@ def products_of_token(settings: Any) -> float:
 
 
 def results_of(settings: CausalBench, rates: dict[str, list[float]], flops: float) -> dict[str, Any]:
-    """Return the results: tokens per second of each side, the ratio, and the share of the rate of large products.
+    """Return the results: tokens per second of each side, the ratios, and the share of the rate of large products.
 
     flops: rate of large matrix products of all cores.
     """
@@ -109,8 +113,9 @@ def results_of(settings: CausalBench, rates: dict[str, list[float]], flops: floa
         "tokens_per_second": {name: spread(measured) for name, measured in rates.items()},
         "share_of_products": {name: spread([rate * share for rate in measured]) for name, measured in rates.items()},
     }
-    if "torch" in rates:
-        results["over_torch"] = spread([ours / theirs for ours, theirs in zip(rates["ours"], rates["torch"], strict=True)])
+    for name in (name for name in rates if name != "ours"):
+        over = [ours / theirs for ours, theirs in zip(rates["ours"], rates[name], strict=True)]
+        results[f"over_{name.replace('-', '_')}"] = spread(over)
     return results
 
 
@@ -120,9 +125,10 @@ def lines(results: dict[str, Any]) -> list[str]:
     for name, rate in results["tokens_per_second"].items():
         share = results["share_of_products"][name]["median"]
         found.append(
-            f"{name:>5}: {rate['median']:,.0f} tokens per second ({rate['min']:,.0f} to {rate['max']:,.0f}), {share:.0%} of "
+            f"{name:>10}: {rate['median']:,.0f} tokens per second ({rate['min']:,.0f} to {rate['max']:,.0f}), {share:.0%} of "
             "the rate of large matrix products"
         )
-    if over := results.get("over_torch"):
-        found.append(f"{over['median']:.2f} x torch ({over['min']:.2f} to {over['max']:.2f})")
+    for name, words in (("over_torch", "torch"), ("over_torch_each", "torch with a model on each core")):
+        if over := results.get(name):
+            found.append(f"{over['median']:.2f} x {words} ({over['min']:.2f} to {over['max']:.2f})")
     return found

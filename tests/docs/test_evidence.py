@@ -53,6 +53,22 @@ def test_a_claim_that_few_seeds_cannot_decide_says_so():
     assert "| undecided; 2 seeds cannot decide this claim |" in page
 
 
+def test_withdrawn_runs_have_a_reason_and_no_rows():
+    page = evidence.page(ENTRIES, [], {"exor_main.json": "its models are too small"})
+    assert "* [exor_main.json](results/exor_main.json): its models are too small." in page
+    assert "## exor_main" not in page
+    with pytest.raises(ValueError, match="there is no such row"):
+        evidence.page(ENTRIES, [LINK], {"exor_main.json": "its models are too small"})
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/scorecard.md"])
+def test_no_page_argues_from_a_withdrawn_run(page):
+    withdrawn = json.loads((DOCS / "withdrawn.json").read_text())
+    assert withdrawn.keys() <= {file.name for file in (DOCS / "results").glob("*.json")}
+    text = (DOCS.parent / page).read_text()
+    assert [file for file in withdrawn if f"value: {file}" in text] == []
+
+
 def test_runs_by_earlier_rules_have_no_rows():
     assert evidence.missing(ENTRIES) == ["exor_old.json"]
     page = evidence.page(ENTRIES, [])

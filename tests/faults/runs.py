@@ -31,7 +31,7 @@ LAYERS = shlex.split(
 CAUSAL = shlex.split(
     "--vocab_size 300 --layers 1 --width 8 --heads 2 --context 12 --batch_size 4 --steps 60 --record_every 20 "
     "--validate_every 20 --validation_blocks 8 --untie_at [1/3,2/3] --tied_rate .01 --untied_rate .02 --seeds [3,7] "
-    "--control_seeds 0 --wide false --explore false --natural_pairs 0"
+    "--wide false --deep false --factorised false --lengths [] --table_factors [1]"
 )
 # Results that depend on time.
 TIMES = ("timing", "time_step", "equal_time", "seconds")

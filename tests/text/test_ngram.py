@@ -33,7 +33,10 @@ def blocks():
     return train, rng.choice(VOCABULARY, (4, 9))
 
 
-def test_probabilities_are_those_of_the_formula(blocks):
+@pytest.mark.parametrize("chunk", [ngram.CHUNK, 5])
+def test_probabilities_are_those_of_the_formula(blocks, chunk, monkeypatch):
+    """Also if pairs are counted a few at a time."""
+    monkeypatch.setattr(ngram, "CHUNK", chunk)
     train, _ = blocks
     model = bigram(train[:, :-1], train[:, 1:], VOCABULARY)
     every = np.arange(VOCABULARY)

@@ -1,6 +1,7 @@
 """Streams: every character of a corpus once, in its stream, however the corpus is split or cut."""
 
 import collections
+import dataclasses
 import gzip
 import json
 import random
@@ -208,3 +209,17 @@ def test_wikitext_2_with_the_tokens_of_gpt2(tmp_path):
     assert (found.vocabulary, found.begin) == (50_257, 50_256)
     whole = tokenization.load(str(GPT2)).encode((WIKITEXT / "test.txt").read_text("utf-8"))
     assert found.split("test").tolist() == whole.ids
+
+
+def test_bytes_of_tokens_are_those_of_their_text(split_corpus, tmp_path):
+    """Byte-level tokens: also of a slice that begins within a character; the end of text has none. Others are decoded."""
+    found = prepare([split_corpus], tmp_path / "prepared")
+    ids = found.split("validation")
+    text = (split_corpus / "valid.txt").read_text()
+    assert found.bytes_of(ids) == len(text.encode())
+    assert found.bytes_of(ids[:7]) + found.bytes_of(ids[7:]) == len(text.encode())
+    assert found.bytes_of(np.append(ids, found.begin)) == len(text.encode())
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"é": 0, "ab": 1, "?": 2}, unk_token="?"))
+    assert dataclasses.replace(found, tokenizer=words).bytes_of(np.array([[0, 1], [1, 1]])) == len("é ab".encode()) + len(
+        "ab ab"
+    )

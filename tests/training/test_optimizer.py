@@ -108,6 +108,19 @@ def test_with_rates_is_two_optimizers_with_scaled_schedules(x64):
         np.testing.assert_allclose(ours["kernel"], plain["kernel"], rtol=1e-7)
 
 
+def test_tables_have_a_factor_of_their_own():
+    """Updates of a table are those of an optimizer with the product of both factors, and others those with the first one."""
+    params = {"embed": {"embedding": jnp.array([1.0, 2.0])}, "kernel": jnp.array([1.0, 2.0])}
+    gradient = jax.tree.map(lambda leaf: 0.1 * leaf, params)
+    tables = TableRecipe(["embed/embedding"], rated=["embed/embedding"])
+    both = make_optimizer("adamw", optax.constant_schedule(1.0), 0.1, own_rates=True, tables=tables)
+    one = make_optimizer("adamw", optax.constant_schedule(1.0), 0.1, own_rates=True)
+    updates, _ = both.update(gradient, with_rates(both.init(params), jnp.float32(0.5), jnp.float32(4)), params)
+    for leaf, factor in (("embed", 2.0), ("kernel", 0.5)):
+        expected, _ = one.update(gradient, with_rates(one.init(params), jnp.float32(factor)), params)
+        jax.tree.map(lambda ours, other: np.testing.assert_allclose(ours, other, rtol=1e-6), updates[leaf], expected[leaf])
+
+
 @pytest.mark.parametrize("step", [0, 1, 3_333, 10_000, 15_000, 20_000, 149_999, 499_999])
 def test_cosine_cycle_is_never_clamped(x64, step):
     expected = 1e-5 + (5e-4 - 1e-5) / 2 * (1 + np.cos(np.pi * step / 10_000))

@@ -21,6 +21,8 @@ from tiejax.text.array_records import Sequences
 
 AT_ONCE = 4096  # pairs of neighbours whose distributions are multiplied together
 
+CHUNK = 2**22  # pairs that are counted at a time
+
 
 class Bigram(NamedTuple):
     """A bigram model over V tokens.
@@ -77,12 +79,17 @@ def bigram(
     Raises:
         ValueError: there is no pair.
     """
-    one, other = (np.asarray(side)[... if counted is None else counted].ravel().astype(np.int64) for side in (first, second))
-    pairs, counts = np.unique(one * vocabulary + other, return_counts=True)
-    count = np.bincount(other, minlength=vocabulary)
-    occurring = np.count_nonzero(count)
+    one, other = (np.asarray(side)[... if counted is None else counted].ravel() for side in (first, second))
     if not len(other):
         raise ValueError("bigram: expected at least one pair of tokens")
+    pairs, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    for start in range(0, len(one), CHUNK):  # sorting all pairs at once would take many times the memory of the text
+        here = one[start : start + CHUNK].astype(np.int64) * vocabulary + other[start : start + CHUNK]
+        found, number = np.unique(here, return_counts=True)
+        pairs, place = np.unique(np.concatenate([pairs, found]), return_inverse=True)
+        counts = np.bincount(place, np.concatenate([counts, number])).astype(np.int64)
+    count = np.bincount(other, minlength=vocabulary)
+    occurring = np.count_nonzero(count)
     unigram = (count + occurring / vocabulary) / (count.sum() + occurring)
     of_first, different = np.bincount(one, minlength=vocabulary), np.bincount(pairs // vocabulary, minlength=vocabulary)
     return Bigram(unigram, of_first, different, pairs, counts)

@@ -66,6 +66,7 @@ REFUSED = [
         {"optimizer": lambda rate: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(rate))},
         "optimizer: .*max_norm of Comparison",
     ),
+    ({"gate": float("nan")}, "gate: expected a loss that models must end below, or None, got nan"),
     ({"table_factors": [1, 2]}, "table_factors: needs an optimizer of two learning rates"),
     ({"arms": [tied]}, "arms: expected at least two different ones"),
     ({"arms": [untied, untie_at(0.5)]}, "arms: untie-1/2 continues the models of tied, which is missing"),
@@ -112,6 +113,19 @@ def outcome(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_models_that_do_not_pass_the_gate_decide_nothing(tmp_path):
+    """With rates to choose, the run ends before its first seed; with one rate, it is reported without tests."""
+    with pytest.raises(ValueError, match=r"^gate: the tied models end with .* nats, the untied models end with"):
+        comparison(gate=0.1, rates=[0.1, 0.2], steps=6).run(tmp_path / "tuned")
+    assert not [*(tmp_path / "tuned" / "finished").glob("tied*")]
+    outcome = comparison(gate=0.1, rates=[0.1], steps=6, arms=[tied, untied]).run(tmp_path / "given", seeds=6)
+    assert {row["verdict"] for row in outcome.claims} == {"exploratory"}
+    assert "No claim is tested, since the tied models end with" in (page := outcome.report.read_text())
+    assert ", not tested)." in page
+    assert "<td>gate</td><td>0.1000</td>" in page
+
+
+@pytest.mark.slow
 def test_the_outcome(outcome):
     folder = outcome.report.parent
     results = json.loads((folder / "results.json").read_text())
@@ -127,7 +141,7 @@ def test_the_outcome(outcome):
     assert "Own table" in (folder / "report.html").read_text()
     assert results["costs"]["tied"]["parameters"] == 33 + 9
     assert results["costs"]["untied"]["bytes"] == 4 * (66 + 9)
-    assert results["rates"]["tied"][0] in results["tuning"]["tied, learning rate"]["rates"]
+    assert results["rates"]["tied"][0] in results["tuning"]["tied"]["rates"]
     with np.load(folder / "metrics.npz") as arrays:
         np.testing.assert_array_equal(arrays["untie-2.3.train_loss"][:, :20], arrays["tied.train_loss"][:, :20])
         assert (arrays["tied.train_distance"] == 0).all()
@@ -285,3 +299,33 @@ def test_two_devices_train_a_model_as_one_does(tmp_path):
             np.testing.assert_allclose(two[name], one[name], rtol=2e-3, atol=2e-3, err_msg=name)
     ended = end(start_python(file, "--out", tmp_path / "three", "--mesh", "3"))
     assert (ended.status, "--mesh: expected a divisor of the number of devices" in ended.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_rates_and_factors_are_chosen_together(tmp_path):
+    """Six pairs are screened by one seed and a third of the steps, as a shorter run; the best four train in full."""
+    optimizer = {
+        "optimizer": lambda rate, table: optax.multi_transform(
+            {"tables": optax.sgd(table), "rest": optax.sgd(rate)},
+            {"embed": "tables", "head": "tables", "body": "rest"},
+        )
+    }
+    grid = {"rates": [0.02, 0.04], "table_factors": [1, 2, 4]}
+    outcome = comparison(**optimizer, **grid, arms=[tied, untied]).run(tmp_path / "grid", seeds=2, steps=60)
+    tuning = json.loads((outcome.report.parent / "results.json").read_text())["tuning"]["tied"]
+    tried = dict(zip(zip(tuning["rates"], tuning["factors"], strict=True), tuning["losses"], strict=True))
+    screened = dict(zip(tried, tuning["screened"], strict=True))
+    assert {(rate, factor) for rate in grid["rates"] for factor in grid["table_factors"]} <= set(tried)
+    in_full = {pair for pair, losses in tried.items() if None not in losses}
+    best_short = sorted((pair for pair in screened if screened[pair] is not None), key=lambda pair: screened[pair])[:4]
+    assert set(best_short) <= in_full
+    assert len(in_full) < len(tried)
+    best = tuning["best"], tuning["best_factor"]
+    assert np.mean(tried[best]) == min(np.mean(tried[pair]) for pair in in_full)
+    assert outcome.rates["tied"] == pytest.approx([best[0], best[0] * best[1]])
+    # The screening run of a pair is the run of the first tuning seed with a third of the steps.
+    alone = comparison(**optimizer, rates=[0.02], table_factors=[2], arms=[tied, untied])
+    alone = alone.run(tmp_path / "alone", seeds="[1000,1001]", steps=20)
+    assert alone.final[0, 0] == pytest.approx(screened[0.02, 2.0], rel=1e-6)
+    page = outcome.report.read_text()
+    assert "factor of the tables" in page

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiejax.lab.runs.gate import Gate
+from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.settings.command_line import BadInput
 
 
@@ -21,7 +21,7 @@ def test_models_must_end_below_the_bigram_by_the_margin(margin, losses, failing)
     gate = Gate(3.8, margin)
     assert gate.failing(losses) == failing
     several = {name: np.array([loss - 0.01, loss + 0.01, np.nan]) for name, loss in losses.items()}
-    facts = gate.facts(several)["gate"]
+    facts = gate.facts(finite_means(several))["gate"]
     assert facts["losses"] == {name: pytest.approx(loss if loss < 9e9 else np.inf) for name, loss in losses.items()}
     assert (facts["bigram"], facts["margin"], bool(facts["failed"])) == (3.8, margin, bool(failing))
     if not failing:

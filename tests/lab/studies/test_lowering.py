@@ -1,5 +1,6 @@
 """Every study's training, lowered for GPUs and TPUs that are not here: nothing that they cannot do, or would do coarsely."""
 
+import dataclasses
 import functools
 import pydoc_data.topics
 import re
@@ -9,8 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax import tying
+from tiejax import training, tying
 from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.causal_untying import settings as causal_settings
+from tiejax.lab.studies.causal_untying import text as causal_text
+from tiejax.lab.studies.causal_untying import train as causal_train
 from tiejax.lab.studies.embedding_coupling import encoders as coupling_encoders
 from tiejax.lab.studies.embedding_coupling import settings as coupling_settings
 from tiejax.lab.studies.embedding_coupling import text as coupling_text
@@ -106,6 +110,16 @@ def layers(corpus, precision, **how):
     return layered.trace_shapes(owner, batch, wiring)
 
 
+def causal(corpus, precision, members):
+    settings = causal_settings.Settings(
+        **corpus, layers=2, width=8, heads=2, context=8, batch_size=2, vocab_size=300, steps=600, record_every=10,
+        validate_every=10, tied_rate=1e-3, untied_rate=1e-3, matmul_precision=precision,
+    ).resolved()  # fmt: skip
+    recipe = causal_train.Recipe(settings, causal_text.prepare(settings, Console(quiet=True)))
+    ensemble = recipe.ensemble(causal_train.tuning_arm("tied"), 0, 600, 600)
+    return traced(dataclasses.replace(ensemble, members=members))
+
+
 def agent(corpus, precision):
     one, state = jnp.int32(1), jnp.arange(LAYERS, dtype=jnp.int32)
     transition = q_learning.Transition(state, one, one, jnp.float32(0), state)
@@ -123,6 +137,8 @@ CASES = {
     "exor, plain, for a GPU": functools.partial(for_gpu, engine="plain"),
     "exor, lstm, for a GPU": functools.partial(for_gpu, model="lstm"),
     "untying": untying,
+    "causal": functools.partial(causal, members=training.Unrolled()),
+    "causal, for a GPU": functools.partial(causal, members=training.Vmapped()),
     "text, packed": functools.partial(text, dropout=0.1),
     "coupling": coupling,
     "fine-tuning": fine_tuned,

@@ -1,5 +1,6 @@
 """Checks of the functions of a comparison by the shapes of their results, before anything is trained or written."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -54,6 +55,12 @@ def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shap
     if not resolved:
         raise BadInput("ties: expected at least one")
     return Shapes(params, resolved)
+
+
+def check_gate(gate: object) -> None:
+    """Raise BadInput unless the gate is None or a finite number."""
+    if gate is not None and not (isinstance(gate, int | float) and math.isfinite(gate)):
+        raise BadInput(f"gate: expected a loss that models must end below, or None, got {gate!r:.60}")
 
 
 def check_text_and_norm(name: str, max_norm: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.comparison.arms import Arm
+from tiejax.lab.runs.gate import untested
 from tiejax.statistics.arms import replace_diverged
 from tiejax.statistics.claims import Claim, assess_in_looks
 
@@ -57,11 +58,16 @@ def verdicts(
     own: OwnClaims | None,
     looks: Sequence[int],
     planned: int,
+    tested: bool = True,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of all claims by family, each tested together, as tested at every look (see `assess_in_looks`)."""
+    """Return the rows of all claims by family, each tested together, as tested at every look (see `assess_in_looks`).
+
+    tested: whether claims are tested, or all exploratory.
+    """
 
     def at(seeds: int) -> dict[str, list[Claim]]:
-        return claims({arm: values[:seeds] for arm, values in losses.items()}, arms, margin, unit, own)
+        found = claims({arm: values[:seeds] for arm, values in losses.items()}, arms, margin, unit, own)
+        return found if tested else {name: untested(of_family) for name, of_family in found.items()}
 
     return {
         family: assess_in_looks(lambda seeds, family=family: at(seeds)[family], looks, planned)  # type: ignore[misc]

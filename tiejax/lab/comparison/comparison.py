@@ -22,6 +22,7 @@ from tiejax.lab.comparison.step_count import block_size
 from tiejax.lab.comparison.study import Subject
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.gate import Gate
 from tiejax.lab.runs.run_directory import METRICS, REPORT, RESULTS
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.study import SWITCHES, Study
@@ -95,7 +96,8 @@ class Comparison:
             rates are traced. It must be element-wise: use `max_norm` to clip gradients.
         rates: learning rates to choose from, ascending; a single one is used as it is. If the best is the first or the last,
             half or twice of it is tried as well.
-        table_factors: factors of the rate that give the table rate, to choose from at the best rate.
+        table_factors: factors of the rate that give the table rate, to choose from likewise. More than four pairs of a rate and
+            a factor are screened by one seed with a third of the steps, and the best four are trained in full.
         steps: training steps of every model; None if `--hours` is given.
         arms: the arms, of `tied`, `untied`, `untie_at(fraction)`, `tie_at(fraction)`, or `Arm`.
         schedule: (step, steps) -> factor of the learning rates. By default they rise in the first 2 % of the steps, and fall
@@ -103,6 +105,9 @@ class Comparison:
         evaluate: (parameters, batch) -> mean loss, without dropout; by default `loss` with the key None.
         max_norm: limit of the global norm of gradients, in which tied leaves count once.
         margin: smallest difference of final losses that matters; claims that arms differ by less are then tested as well.
+        gate: final loss that models must end below, such as that of a bigram model (`tiejax.text.ngram.bigram_loss`), since
+            models that a trivial one beats say little about ties. The run ends before its first reported seed unless those of
+            every class that choose learning rates do; if the reported ones do not, no claim is tested.
         unit: unit of the loss.
         claims: final losses by arm `[seed]` -> further claims (`tiejax.statistics.claims.Claim`), a separate family.
         recorders: name -> (parameters, batch) -> dictionary of numbers, recorded during training.
@@ -127,6 +132,7 @@ class Comparison:
     evaluate: Callable[[PyTree, PyTree], Any] | None = None
     max_norm: float | None = None
     margin: float | None = None
+    gate: float | None = None
     unit: str = "nats"
     claims: OwnClaims | None = None
     recorders: Mapping[str, Callable[[PyTree, PyTree], Mapping[str, Any]]] = dataclasses.field(default_factory=dict)
@@ -181,6 +187,7 @@ class Comparison:
         if settings.steps == 1 and (changing := [arm.name for arm in arms if arm.fork is not None]):
             raise BadInput(f"--steps: {changing[0]} needs at least 2 steps, one before its change and one after it")
         checks.check_text_and_norm(self.name, self.max_norm)
+        checks.check_gate(self.gate)
         found = data.checked(self.training, self.held_out, self.batch_size)
         shapes = checks.shapes_of(self.init, self.ties)
         evaluate = self.evaluate or (lambda params, batch: first_of(self.loss(params, batch, None)))
@@ -209,7 +216,8 @@ class Comparison:
                 f"one model trains at a time, on one of {number} cores, since jax had started before; create arrays with "
                 "numpy, or in init"
             )
-        return Subject(study, self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint)
+        gate = None if self.gate is None else Gate(self.gate, 0.0, "the gate of the script", self.unit, "gate")
+        return Subject(study, self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint, gate)
 
     def _arms(self) -> list[Arm]:
         """Return the arms; raises BadInput."""

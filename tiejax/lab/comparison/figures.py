@@ -34,7 +34,8 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
     """Return all figures: final losses, their course, and the two uses where they were recorded."""
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
     plots = [plot_final(losses, results["baseline"], results["unit"], results["margin"])]
-    plots.append(plot_course(arrays, list(losses), results["baseline"], results["unit"], results["forks"]))
+    gate = results["gate"]["bigram"] if "gate" in results else None
+    plots.append(plot_course(arrays, list(losses), results["baseline"], results["unit"], results["forks"], gate))
     if any(f"{arm}/train_distance" in arrays for arm in losses):
         shown = {name: title for name, title in USES.items() if any(f"{arm}/train_{name}" in arrays for arm in losses)}
         plots.append(plot_uses(arrays, shown, results["forks"], colours(list(losses)), USES_CAPTION))
@@ -63,9 +64,13 @@ def plot_final(losses: Mapping[str, np.ndarray], baseline: str, unit: str, margi
     return Plot("final", caption, figure)
 
 
-def plot_course(arrays: Arrays, arms: Sequence[str], baseline: str, unit: str, forks: Mapping[str, int]) -> Plot:
-    """Plot the held-out loss of every arm over steps, and that less the loss of the first one."""
+def plot_course(
+    arrays: Arrays, arms: Sequence[str], baseline: str, unit: str, forks: Mapping[str, int], gate: float | None = None
+) -> Plot:
+    """Plot the held-out loss of every arm over steps, with the gate, and that less the loss of the first one."""
     figure, (whole, less) = grid(2, 2, 4.6, 3.2, below=0.3)
+    if gate is not None:
+        whole.axhline(gate, color="black", linestyle=":", linewidth=1, label="gate")
     colour_of = colours(arms)
     less.axhline(0, color="black", linewidth=0.8)
     for arm in arms:

@@ -30,7 +30,8 @@ LIMITS = (
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer, then the counts of verdicts of each family."""
     counts = [f"{HEADINGS[name].split(':')[0]} ({name}): {tally(rows_of(results, name))}" for name in results["families"]]
-    return [answer for answer in (sentence(results), *counts) if answer]
+    failed = results["gate"]["failed"] if "gate" in results else ""
+    return [answer for answer in (failed, sentence(results), *counts) if answer]
 
 
 def sentence(results: Mapping[str, Any]) -> str:
@@ -51,8 +52,9 @@ def in_words(row: Mapping[str, Any], first: str, second: str) -> str:
         return f"Whether {first} models end lower than {second} ones: {undecided(row)}."
     interval = ", ".join(number(None if end is None else abs(end)) for end in sorted_ends(row["interval"]))
     side = "lower" if row["estimate"] < 0 else "higher"
-    found = f"{number(abs(row['estimate']))} {row['unit']} {side}"
-    return f"{first[0].upper()}{first[1:]} models end {found} than {second} ones [{interval}] ({counted(row['n'], 'seed')})."
+    found = f"{number(abs(row['estimate']))} {row['unit']} {side} than {second} ones [{interval}]"
+    tested = ", not tested" if row["verdict"] == "exploratory" else ""
+    return f"{first[0].upper()}{first[1:]} models end {found} ({counted(row['n'], 'seed')}{tested})."
 
 
 def sorted_ends(interval: Sequence[float | None] | None) -> list[float | None]:
@@ -78,6 +80,8 @@ def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict
         rows.append(
             [arm, f"{losses.mean():.4f}", spread, str(len(losses)), f"{cost['parameters']:,}", f"{cost['bytes']:,}", flops]
         )
+    if "gate" in results:
+        rows.append(["gate", f"{results['gate']['bigram']:.4f}", *["-"] * 5])
     columns = ["arm", "final loss", "standard deviation", "seeds", "parameters", "stored bytes", "FLOPs a step"]
     found: dict[str, Table] = {
         f"Numbers: final held-out loss ({results['unit']}), and what the arm costs at the end": (columns, rows)

@@ -27,6 +27,7 @@ from tiejax.lab.comparison.training import (
 )
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of, parts_begun
 from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
@@ -52,6 +53,7 @@ class Subject(NamedTuple):
         claims: final losses by arm -> further claims.
         sections: results -> tables for the page.
         fingerprint: of the data.
+        gate: the loss that models must reach, if there is one.
     """
 
     study: str
@@ -62,6 +64,7 @@ class Subject(NamedTuple):
     claims: claims.OwnClaims | None
     sections: Sequence[page.Section]
     fingerprint: str
+    gate: Gate | None = None
 
     @property
     def classes(self) -> dict[Class, Arm]:
@@ -197,6 +200,8 @@ def tune_all(trainer: Trainer, settings: Settings, subject: Subject, block: int,
     tried = {tuning.kind: tune(trainer, tuning) for tuning in tunings(settings, subject, block)}
     for line in rate_lines(tried, subject.unit):
         console.say(line)
+    if subject.gate is not None:
+        subject.gate.check({kind: each.losses[each.best].mean() for kind, each in tried.items()})
     return tried
 
 
@@ -222,14 +227,16 @@ def summary(arrays: Arrays, seeds: Sequence[int], subject: Subject, settings: Se
     """Return final losses, claims and diverged models, as in results.json."""
     losses = final_losses(arrays, subject.arms)
     done = looks.done or [len(seeds)]
+    gate = {} if subject.gate is None else subject.gate.facts(finite_means(losses))
     about = losses, subject.arms, settings.margin, subject.unit, subject.claims
-    rows = claims.verdicts(*about, done, max(1, len(looks.planned)))
+    rows = claims.verdicts(*about, done, max(1, len(looks.planned)), not (gate and gate["gate"]["failed"]))
     non_finite = diverged(arrays, losses, seeds)
     return {
         "seeds": list(seeds),
         "arms": {arm: {"loss": values.tolist()} for arm, values in losses.items()},
         "excluded_seeds": sorted({row["seed"] for row in non_finite}),
         "non_finite": non_finite,
+        **gate,
         "claims": [row for family in rows.values() for row in family],
         "families": {family: [row["id"] for row in of_family] for family, of_family in rows.items()},
     }

@@ -127,17 +127,27 @@ def marked_as_reported(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return a table with a row for each learning rate that was tried; tuning: as in results.json, by kind of models.
 
-    With factors of the tables' rate, also the losses of short runs that screened the pairs. The loss of a model that diverged
-    is None in results.json, as are those of pairs that were only screened.
+    With several factors of the tables' rate, also the factor and the loss of the short run that screened the pair. The loss of
+    a model that diverged is None in results.json, as are those of pairs that were only screened, and the other way round.
     """
     rows = []
     for kind, tried in tuning.items():
-        number = len(tried["rates"])
-        factors, screened = tried.get("factors", [1.0] * number), tried.get("screened", [None] * number)
-        for rate, factor, short, losses in zip(tried["rates"], factors, screened, tried["losses"], strict=True):
-            chosen = " (chosen)" if (rate, factor) == (tried["best"], tried.get("best_factor", 1.0)) else ""
+        none = [None] * len(tried["rates"])
+        columns = tried["rates"], tried.get("factors", none), tried.get("screened", none), tried["losses"]
+        for rate, factor, short, losses in zip(*columns, strict=True):
+            chosen = " (chosen)" if (rate, factor) == (tried["best"], tried.get("best_factor")) else ""
             numbers = [np.inf if loss is None else loss for loss in losses]
             in_full = short is None or any(loss is not None for loss in losses)
             cells = [f"{np.mean(numbers):.4f}", ", ".join(f"{loss:.4f}" for loss in numbers)] if in_full else ["-", "-"]
-            rows.append([kind, f"{rate:g}{chosen}", f"{factor:g}", "-" if short is None else f"{short:.4f}", *cells])
-    return ["models", "rate", "factor of the tables'", "loss after a third of the steps, one seed", "mean loss", "losses"], rows
+            screened = ["-" if value is None else f"{value:{digits}}" for value, digits in ((factor, "g"), (short, ".4f"))]
+            rows.append([kind, f"{rate:g}{chosen}", *screened, *cells])
+    if len({(row[2], row[3]) for row in rows}) > 1:
+        return [
+            "models",
+            "rate",
+            "factor of the tables'",
+            "loss of one seed, a third of the steps",
+            "mean loss",
+            "losses",
+        ], rows
+    return ["models", "rate", "mean loss", "losses"], [[*row[:2], *row[4:]] for row in rows]

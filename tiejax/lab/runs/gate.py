@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.statistics.claims import Claim
 
-HELP = "train for more steps, on more text, or with a smaller vocabulary"
+HELP = "train for more steps, on more text, or a smaller model"
 
 
 class Gate(NamedTuple):
@@ -22,10 +21,16 @@ class Gate(NamedTuple):
     Attributes:
         bigram: loss of a bigram model of the tokens that a seed sees, in nats a token, on the same held-out text.
         margin: how far below it models must end; None if there is no such condition, negative to allow losses above it.
+        reference: what has this loss.
+        unit: of the loss.
+        option: what sets the gate.
     """
 
     bigram: float
     margin: float | None
+    reference: str = "a bigram model"
+    unit: str = "nats"
+    option: str = "--gate"
 
     def failing(self, losses: Mapping[str, float]) -> list[str]:
         """Return the names of the models that do not pass; losses: name -> mean final loss."""
@@ -34,22 +39,24 @@ class Gate(NamedTuple):
     def check(self, losses: Mapping[str, float]) -> None:
         """Raise BadInput, before the first reported seed, unless all models pass."""
         if failing := self.failing(losses):
-            raise BadInput(f"--gate: {self._words(losses, failing)}; {HELP}, or lower --gate")
+            raise BadInput(f"{self.option}: {self._words(losses, failing)}; {HELP}, or change {self.option}")
 
-    def facts(self, losses: Mapping[str, ArrayLike]) -> dict[str, Any]:
-        """Return the gate, the mean losses, and a sentence if these do not pass it, for results.json.
-
-        losses: name -> final losses, `[seed]`. Models that diverged are left out; if all did, the mean is infinite.
-        """
-        finite = {name: np.extract(np.isfinite(values), values) for name, values in losses.items()}
-        means = {name: float(values.mean()) if len(values) else np.inf for name, values in finite.items()}
-        failing = self.failing(means)
-        sentence = f"No claim is tested, since {self._words(means, failing)}." if failing else ""
-        return {"gate": {"margin": self.margin, "bigram": self.bigram, "losses": means, "failed": sentence}}
+    def facts(self, losses: Mapping[str, float]) -> dict[str, Any]:
+        """Return the gate, the losses, and a sentence if these do not pass it, for results.json."""
+        failing = self.failing(losses)
+        sentence = f"No claim is tested, since {self._words(losses, failing)}." if failing else ""
+        return {"gate": {"margin": self.margin, "bigram": self.bigram, "losses": dict(losses), "failed": sentence}}
 
     def _words(self, losses: Mapping[str, float], failing: Sequence[str]) -> str:
-        ends = ", ".join(f"the {name} models end with {losses[name]:.3f} nats" for name in failing)
-        return f"{ends}, where a bigram model has {self.bigram:.3f} and at least {self.margin:g} less is expected"
+        ends = ", ".join(f"the {name} models end with {losses[name]:.3f} {self.unit}" for name in failing)
+        less = f" and at least {self.margin:g} less is expected" if self.margin else "; less is expected"
+        return f"{ends}, where {self.reference} has {self.bigram:.3f}{less}"
+
+
+def finite_means(losses: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Return the mean final loss of each arm over the seeds that have not diverged, infinite if all have."""
+    finite = {arm: values[np.isfinite(values)] for arm, values in losses.items()}
+    return {arm: float(values.mean()) if len(values) else np.inf for arm, values in finite.items()}
 
 
 def untested(claims: Sequence[Claim]) -> list[Claim]:

@@ -77,7 +77,7 @@ def test_a_longer_run_begins_as_the_others_do():
 
 @pytest.mark.slow
 def test_the_input_table_of_the_factorised_model_has_half_the_width():
-    arm = next(arm for arm in plan.exploratory(SETTINGS.forks) if arm.factorised)
+    arm = next(arm for arm in plan.arms_of(SETTINGS.forks, ["factorised"]) if arm.factorised)
     objective = Objective(build_model(SETTINGS, 60, arm), np.zeros(60, np.int32), 1)
     params = objective.init(jax.random.key(0))
     assert params["embed"]["embedding"].shape == (60, 8)

@@ -46,6 +46,10 @@ def test_the_cost_is_that_of_the_specification():
     assert sum(costs_of(main, [0]).values()) == pytest.approx(4 + (5 + 4 + 2) / 6)
 
 
+def test_without_forks_models_are_always_or_never_tied():
+    assert [arm.name for arm in plan.arms_of([])] == ["tied", "never-independent"]
+
+
 def test_shorter_runs_are_branches():
     """Those of tied and never tied models leave where the rate begins to fall, and the untied ones at 2/3 of their length."""
     arms = {arm.name: arm for arm in plan.arms_of(FORKS, lengths=LENGTHS)}

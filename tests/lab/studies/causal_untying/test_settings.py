@@ -42,7 +42,6 @@ def test_resolved_settings_stay_as_they_are():
         ({"untie_at": ["1"]}, "--untie_at: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got 1"),
         ({"untie_at": ["half"]}, "--untie_at: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got half"),
         ({"untie_at": ["1/2", ".5"]}, "--untie_at: expected distinct fractions, got ['1/2', '.5']"),
-        ({"untie_at": []}, "--untie_at: expected at least one fraction, got []"),
         ({"lengths": ["2"]}, "--lengths: expected fractions between 0 and 1, such as [1/6,1/3,2/3], got 2"),
         ({"table_factors": [2, 1]}, "--table_factors: expected numbers > 0 in ascending order, got [2, 1]"),
         (
@@ -56,6 +55,7 @@ def test_resolved_settings_stay_as_they_are():
         ({"steps": 10}, "--steps: expected at least 60, got 10"),
         ({"steps": 310}, "--steps: expected a multiple of 150, so that models untie at steps of --record_every"),
         ({"seeds": [5, 1001]}, "--seeds: 1001 is one of the seeds that choose the learning rates; use others"),
+        ({"planted": True, "untie_at": []}, "--untie_at: with --planted, expected at least one fraction, got []"),
         ({"planted": True, "wide": True}, "--wide: not available with --planted; leave it out"),
         ({"trigger": 0.1}, "--trigger: expected a cosine, between -1 and 1, with --explore true, got 0.1"),
         ({"natural_pairs": 5, "context": 16}, "--natural_pairs: needs a --context of at least 24, got 16"),

@@ -185,7 +185,7 @@ LENGTH_ARMS = {plan.TIED: ORANGE, plan.untied_at(plan.LATE): GREEN, plan.NEVER_I
 
 def plot_lengths(results: Mapping[str, Any]) -> Plot:
     """Plot final losses, and those of always tied models less those of others, over the number of steps."""
-    figure, axes = new_figure(1, 2, 4.6, 3.8)
+    figure, axes = new_figure(1, 2, 9.2, 4.2)
     whole, gap = axes[0]
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
     of_bigram = {Fraction(written): loss for written, loss in results["bigram"]["losses"].items()}

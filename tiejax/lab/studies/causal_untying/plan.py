@@ -84,7 +84,7 @@ def arms_of(
     arms = [
         Arm(TIED, True),
         *(Arm(untied_at(fork), False, fork=fork, parent=TIED) for fork in forks),
-        Arm(NEVER_EQUAL, False),
+        *([Arm(NEVER_EQUAL, False)] if forks else []),
         Arm(NEVER_INDEPENDENT, False, equal=False),
     ]
     by_name = {

@@ -56,7 +56,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             at most 15,000 and at most four epochs; without --corpus 300)
         hours: the number of steps is chosen, from a measured rate and before the first seed, so that the run takes about this
             long on this machine; only without --steps (default: 3.6)
-        untie_at: fractions of the run at which tied models are untied, such as [1/6,1/3,2/3]; all at the constant learning rate
+        untie_at: fractions of the run at which tied models are untied, such as [1/6,1/3,2/3]; all at the constant learning
+            rate. With [] models are always or never tied, the latter from independent tables only
         lengths: fractions of the run at which branches of the tied models, of those untied at 2/3 and of the never tied ones
             end with a learning rate that falls to 0, so that the run also has the results of shorter ones (default:
             [1/8,1/4,1/2]; without --corpus or with --planted: none)
@@ -171,12 +172,14 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         self._check_natural()
         if self.planted and (others := [name for name in NOT_PLANTED if getattr(self, name)]):
             raise BadInput(f"--{others[0]}: not available with --planted; leave it out")
+        if self.planted and not self.forks:
+            raise BadInput("--untie_at: with --planted, expected at least one fraction, got []")
         if self.steps is not None and self.steps < 60:
             raise BadInput(f"--steps: expected at least 60, got {self.steps}")
         if self.tuned:
             checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
-        latest = self.forks[-1]
-        if latest > 1 - Fraction(str(DECAY)):
+        latest = max(self.forks, default=Fraction(0))
+        if latest > 1 - plan.DECAY:
             raise BadInput(
                 f"--untie_at: expected fractions up to {1 - DECAY:g}, after which the learning rate falls, got {latest}"
             )
@@ -210,8 +213,6 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     @property
     def forks(self) -> list[Fraction]:
         """The fractions of `untie_at`, ascending; raises BadInput if one is not between 0 and 1."""
-        if not self.untie_at:
-            raise BadInput("--untie_at: expected at least one fraction, got []")
         return fractions_of("untie_at", self.untie_at)
 
     @property

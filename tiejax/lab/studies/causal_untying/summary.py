@@ -7,7 +7,7 @@ import numpy as np
 
 from tiejax.lab.comparison.arms import Class
 from tiejax.lab.comparison.training import Arrays, diverged
-from tiejax.lab.runs.gate import Gate
+from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.causal_untying import claims, plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
@@ -41,7 +41,7 @@ def summarise(
     Claims are not tested if the models of either class, those of whole runs, do not pass the gate.
     """
     losses, buckets = final_losses(arrays)
-    of_gate = gate.facts({arm: losses[arm] for arm in (plan.TIED, plan.NEVER_INDEPENDENT)})
+    of_gate = gate.facts(finite_means({arm: losses[arm] for arm in (plan.TIED, plan.NEVER_INDEPENDENT)}))
     tested, by_frequency = ({arm: of[arm] for arm in of if not arm.startswith(plan.EXPLORE)} for of in (losses, buckets))
     done = looks.done or [len(seeds)]
     rows = claims.verdicts(

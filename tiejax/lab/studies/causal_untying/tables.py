@@ -14,7 +14,7 @@ from tiejax.lab.studies.causal_untying import plan
 
 def decimal(value: float | None, places: int) -> str:
     """Return a number with this many places, or a dash for one that is not defined, which is None in results.json."""
-    return "-" if value is None else f"{value:.{places}f}"
+    return "-" if value is None or math.isnan(value) else f"{value:.{places}f}"
 
 
 def bits_a_byte(nats: float, results: Mapping[str, Any]) -> str:
@@ -27,16 +27,16 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     """Return the tables of the report: final losses of the arms, and learning rates that were tried."""
     sizes = {row["arm"]: row["parameters"] for row in results["models"]}
     rows = []
-    for arm, row in results["arms"].items():
+    for arm, row in sorted(results["arms"].items(), key=lambda item: -plan.length_of(item[0])):
         if arm.startswith(plan.EXPLORE):
             continue
         losses = np.array(row["loss"], float)
         spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
-        ranks = [f"{value:.4f}" for value in np.array(row["by_frequency"], float).mean(0)]
+        ranks = [decimal(value, 4) for value in np.array(row["by_frequency"], float).mean(0)]
         bits = bits_a_byte(losses.mean(), results)
         rows.append([arm, f"{sizes[arm]:,}", f"{losses.mean():.4f}", spread, bits, str(len(losses)), *ranks])
     ranks = [name if name == "planted" else f"rank {name}" for name in results["frequency_ranks"]]
-    for length, loss in results["bigram"]["losses"].items():
+    for length, loss in reversed(results["bigram"]["losses"].items()):
         name = plan.at_length("bigram", Fraction(length))
         rows.append([name, "-", f"{loss:.4f}", "-", bits_a_byte(loss, results), "1", *["-"] * len(ranks)])
     columns = ["arm", "parameters at the end", "mean", "standard deviation", "bits a byte", "seeds", *ranks]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -54,7 +55,7 @@ class Recipe(NamedTuple):
             recorders=recorders_of(self.settings, objective, self.text),
             max_norm=self.settings.clip,
             source=ExampleFeed(self.text.train, self.settings.batch_size, first),
-            members=training.Unrolled(),
+            members=training.Unrolled() if jax.default_backend() == "cpu" else training.Vmapped(),
             precision=self.settings.matmul_precision,
             devices=self.devices,
         )

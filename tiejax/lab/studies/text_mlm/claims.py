@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.geometry.uses import over_training
-from tiejax.lab.runs.gate import Gate, untested
+from tiejax.lab.runs.gate import Gate, finite_means, untested
 from tiejax.statistics.arms import ARMS, diverged_members, finite_seeds, replace_diverged, replace_undefined, select_seeds
 from tiejax.statistics.claims import Claim, Goal, assess
 
@@ -284,7 +284,7 @@ def analyse(metrics: Metrics, decay: float, gate: Gate) -> tuple[dict[str, Any],
     finite, seeds = finite_seeds(metrics)
     runs = select_seeds(metrics, finite)
     loss = final(metrics["validation_loss"])
-    of_gate = gate.facts(dict(zip(ARMS, loss[: len(ARMS)], strict=True)))
+    of_gate = gate.facts(finite_means(dict(zip(ARMS, loss, strict=False))))
     all_claims = claims(metrics, decay)
     rows = assess(untested(all_claims) if of_gate["gate"]["failed"] else all_claims)
     body: dict[str, Any] = {

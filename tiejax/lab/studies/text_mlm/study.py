@@ -11,7 +11,7 @@ from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
-from tiejax.lab.runs.gate import Gate
+from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, check_same_data, timing, train, warn_of_deadlock
@@ -122,7 +122,7 @@ def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray], gate: Gate) 
     others = {"accuracy": claims.final(runs["validation_accuracy"])}
     others |= {f"distance, end / start, {name}": values for name, values in distances.items()}
     loss = claims.final(metrics["validation_loss"])
-    of_gate = gate.facts({"untied": loss[arms.baseline("independent")], "tied": loss[arms.baseline("tied")]})
+    of_gate = gate.facts(finite_means({"untied": loss[arms.baseline("independent")], "tied": loss[arms.baseline("tied")]}))
     family: Family = "exploratory" if of_gate["gate"]["failed"] else "registered"
     finals = untie_curve.Finals(loss, diverged, None, others)
     body = {**seeds, **of_gate, **untie_curve.analyse(arms, finals, "validation loss", claims.LOSS_MARGIN, family)}
