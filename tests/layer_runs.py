@@ -57,6 +57,7 @@ def run():
         "greedy": np.zeros((1, 2, 4), bool),
         "reward": np.array([[[-6.0, -5.0, -4.0, -3.0], [-6.0, -6.0, -6.0, -2.0]]]),
         "q_loss": np.array([[[1.0, np.nan, 3.0, 0.5], [1.0, 1.0, 1.0, np.nan]]]),
+        "value": np.array([[[-9.0, -8.0, -7.0, -6.0], [-9.0, -9.0, -9.0, -6.0]]]),
         "epsilon": np.array([1.0, 1.0, 1.0, 0.95]),
         "action_owner": np.array([AGENT_MAPS]),
     }  # fmt: skip
@@ -68,7 +69,7 @@ def findings_of(metrics):
 
 
 def without_agents(metrics):
-    ours = ("agents", "action", "greedy", "reward", "q_loss", "epsilon")
+    ours = ("agents", "action", "greedy", "reward", "q_loss", "value", "epsilon")
     return {name: values for name, values in metrics.items() if not name.startswith(ours)}
 
 

@@ -39,7 +39,7 @@ def test_batches_depend_on_seed_and_group_alone_and_are_without_replacement():
     stream = blocks.blocks(np.arange(600), 4, 0)  # 200 blocks; block i is 0, 3 i, 3 i + 1, 3 i + 2
 
     def drawn(seed: int, group: int, batch_size: int = 8, per_group: int = 5) -> list[int]:
-        found = blocks.batch(stream, batch_size, seed, group, per_group)
+        found = stream[blocks.drawn(len(stream), batch_size, seed, group, per_group)]
         assert found.shape == (per_group, batch_size, 4)
         number = found[..., 1] // 3
         assert np.array_equal(found, np.stack([0 * number, 3 * number, 3 * number + 1, 3 * number + 2], -1))
@@ -62,7 +62,7 @@ def test_batches_depend_on_seed_and_group_alone_and_are_without_replacement():
 
 def test_one_group_of_millions_of_blocks():
     many = np.broadcast_to(np.arange(5_000_000, dtype=np.int32)[:, None], (5_000_000, 1024))
-    found = blocks.batch(many, 20, 1, 1, 4)
+    found = many[blocks.drawn(len(many), 20, 1, 1, 4)]
     assert found.nbytes == 80 * 1024 * 4
     assert len(set(found[..., 0].ravel().tolist())) == 80
 
@@ -72,10 +72,10 @@ def test_draws_of_one_group_are_independent():
     stream = blocks.blocks(np.arange(90), 4, 0)
 
     def drawn(group: int, draw: int) -> set[int]:
-        return set(blocks.batch(stream, 5, 0, group, 3, draw=draw)[..., 1].ravel().tolist())
+        return set(stream[blocks.drawn(len(stream), 5, 0, group, 3, draw=draw)][..., 1].ravel().tolist())
 
     shared = [len(drawn(group, 0) & drawn(group, 1)) for group in range(300)]
     assert all(len(drawn(group, 1)) == 15 for group in range(10))
     # The variance of that number is 15 (15 / 30) (15 / 30) (15 / 29) = 1.94.
     assert abs(np.mean(shared) - 7.5) < 4 * np.sqrt(1.94 / 300)
-    np.testing.assert_array_equal(blocks.batch(stream, 5, 0, 3, 2, draw=1), blocks.batch(stream, 5, 0, 3, 2, draw=1))
+    np.testing.assert_array_equal(blocks.drawn(30, 5, 0, 3, 2, draw=1), blocks.drawn(30, 5, 0, 3, 2, draw=1))

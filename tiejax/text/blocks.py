@@ -35,14 +35,14 @@ def spread(number: int, most: int | None) -> Int[np.ndarray, " chosen"]:
     return np.arange(number) if most is None or most >= number else np.arange(most) * number // most
 
 
-def batch(
-    blocks: Integer[np.ndarray, "number context"], batch_size: int, seed: int, group: int, per_group: int, draw: int = 0
-) -> Integer[np.ndarray, "per_group batch_size context"]:
-    """Return the `per_group` random batches of one group of steps, determined by (seed, group, draw) alone.
+def drawn(
+    number: int, batch_size: int, seed: int, group: int, per_group: int, draw: int = 0
+) -> Int[np.ndarray, "per_group batch_size"]:
+    """Return which of `number` blocks are the `per_group` random batches of one group of steps.
 
-    Blocks are drawn without replacement, unless the group needs more than exist. The draws of a group are independent.
+    They are determined by (seed, group, draw), and drawn without replacement, unless the group needs more than exist. The draws
+    of a group are independent.
     """
     wanted = per_group * batch_size
     rng = np.random.default_rng([seed, group, draw] if draw else [seed, group])
-    chosen = rng.choice(len(blocks), wanted, replace=wanted > len(blocks))
-    return np.asarray(blocks[chosen.reshape(per_group, batch_size)])
+    return rng.choice(number, wanted, replace=wanted > number).reshape(per_group, batch_size)

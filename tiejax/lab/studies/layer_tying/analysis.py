@@ -3,18 +3,22 @@
 Arrays are those of `metrics.npz`, `[method, seed, ...]`. Losses are in nats per token, times in seconds.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
+from tiejax.lab.runs.gate import untested
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.layer_tying.claims import REPORTED, claims
+from tiejax.lab.studies.layer_tying.q_learning import DISCOUNT, returns_of
 from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.statistics.arms import finite_seeds, replace_diverged, select_seeds
 from tiejax.statistics.claims import Claim, assess, assess_in_looks
 
+HORIZON = math.ceil(math.log(0.01) / math.log(DISCOUNT))  # actions after which the rest of a return is a hundredth
 LAST_PART = 10  # the final training loss is the mean over the last tenth of the steps
 STORED = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
 
@@ -30,11 +34,13 @@ def analyse(
     tokens_per_word: Mapping[str, float],
     variants: Mapping[str, Variant] | None = None,
     looks: Looks | None = None,
+    tested: bool = True,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite models only.
 
     metrics: the arrays of metrics.npz. sizes: by method and number of distinct layers, for all in `distinct` and
     `best_owner`. variants: those of the settings, by name. looks: the looks of the run.
+    tested: whether claims are tested, or all exploratory.
     Claims are about all seeds, with the losses of diverged models replaced by the worst ones; everything else is about the
     seeds whose models all stayed finite.
     Added to the arrays: validation_seconds `[method, seed, validation]` and, for runs with agents, `episode_arrays`.
@@ -44,7 +50,7 @@ def analyse(
     findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
     diverged = np.asarray(~losses_by_step(metrics)["finite"].all(axis=2))
     if not diverged.all():
-        findings["claims"] = assessed(metrics, diverged, sizes, tokens_per_word, variants or {}, looks)
+        findings["claims"] = assessed(metrics, diverged, sizes, tokens_per_word, variants or {}, looks, tested)
     if not finite.any():
         return findings, runs
     seconds = seconds_of(runs["time_step"], runs["distinct"])
@@ -65,6 +71,7 @@ def assessed(
     tokens_per_word: Mapping[str, float],
     variants: Mapping[str, Variant],
     looks: Looks | None,
+    tested: bool,
 ) -> list[dict[str, Any]]:
     """Return the rows of all claims, tested at every look; arguments as in `analyse` and `with_diverged_replaced`."""
 
@@ -74,7 +81,8 @@ def assessed(
         some = with_diverged_replaced(some, diverged[:, :number])
         times = seconds_of(some["time_step"], some["distinct"])
         at_time = at_equal_time(times, some["validation_step"], some["validation_loss"])
-        return claims(summarise(some, sizes, tokens_per_word, at_time), variants)
+        found = claims(summarise(some, sizes, tokens_per_word, at_time), variants)
+        return found if tested else untested(found)
 
     if looks is not None and looks.planned:
         rows = assess_in_looks(claims_of, looks.done, len(looks.planned))
@@ -244,12 +252,30 @@ def episode_arrays(runs: Metrics) -> dict[str, np.ndarray]:
     }
 
 
+def value_errors(value: np.ndarray, reward: np.ndarray, episode: np.ndarray) -> list[float | None]:
+    """Return how far an agent's values are from the returns that followed, |Q - return| / |return|, a number per seed.
+
+    Both are means over the last quarter of the episodes whose returns are known up to a hundredth: those that end at least
+    `HORIZON` actions before the last one. None if there is no such episode, and for an agent without values.
+
+    value, reward: Q(s, a) of each action when it was taken, and its reward, `[seed, action]`. episode: of each action.
+    """
+    complete = np.unique(episode)[np.unique(episode) < episode[max(0, len(episode) - HORIZON)]]
+    judged = np.isin(episode, complete[-max(1, len(complete) // 4) :])
+    if not judged.any():
+        return [None] * len(value)
+    returns = returns_of(reward)[:, judged]
+    errors = np.abs(value[:, judged] - returns).mean(axis=1) / np.abs(returns.mean(axis=1))
+    return [float(error) if np.isfinite(error) else None for error in errors]
+
+
 def agents_over_episodes(runs: Metrics) -> dict[str, Any]:
     """Return the `agents` of results.json; runs: includes `episode_arrays`."""
     return {
         str(name): {
             "episode": runs["episode"].tolist(),
             **{value: runs[f"episode_{value}"][agent].tolist() for value in ("distinct", "reward", "q_loss")},
+            "value_error": value_errors(runs["value"][agent], runs["reward"][agent], runs["action_episode"]),
         }
         for agent, name in enumerate(runs["agents"])
     }

@@ -1,5 +1,6 @@
 """The figures of a layer-tying run, with captions: methods side by side, owner maps as coloured cells, agents over episodes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,19 +34,22 @@ CLUSTER, APART = 1.02, 1.016  # methods whose bytes differ by less than this fac
 MIB = 2**20
 MOST_SEEDS = 6  # panels of one row
 
+BIGRAM: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1, "label": "bigram"}
+
 Rows = Sequence[Mapping[str, Any]]  # `methods` of results.json
+Losses = Mapping[str, float]  # of a bigram model, by split
 
 
-def plot_all(runs: Metrics, findings: Mapping[str, Any]) -> list[Plot]:
-    """Plot all figures of a run from the output of `analyse`; none if no seed stayed finite."""
+def plot_all(runs: Metrics, findings: Mapping[str, Any], bigram: Mapping[str, Any] | None = None) -> list[Plot]:
+    """Plot all figures of a run from the output of `analyse`; none if no seed stayed finite. bigram: of results.json."""
     if not findings["seeds"]:
         return []
-    rows = findings["methods"]
+    rows, losses = findings["methods"], None if bigram is None else bigram["losses"]
     return [
-        plot_bytes(rows),
-        plot_methods(rows),
+        plot_bytes(rows, losses),
+        plot_methods(rows, losses),
         *([plot_tie_maps(runs)] if findings["agents"] else []),
-        plot_learning(runs),
+        plot_learning(runs, losses),
         *([plot_agents(runs)] if findings["agents"] else []),
         plot_final_maps(rows, findings["seeds"]),
     ]
@@ -83,8 +87,11 @@ def plot_tie_maps(runs: Metrics) -> Plot:
     )
 
 
-def plot_learning(runs: Metrics) -> Plot:
-    """Plot the validation perplexity of every method over steps and over time, without that of untrained models."""
+def plot_learning(runs: Metrics, bigram: Losses | None = None) -> Plot:
+    """Plot the validation perplexity of every method over steps and over time, without that of untrained models.
+
+    bigram: the losses of a bigram model, which is a dotted line.
+    """
     figure, axes = new_figure(1, 2, 11.0, 4.8, share_y=True)
     over_steps, over_time = axes[0]
     losses = runs["validation_loss"][..., 1:].astype(float)
@@ -97,7 +104,13 @@ def plot_learning(runs: Metrics) -> Plot:
     if losses.size:
         # The large losses of the first steps would hide later differences of a few percent.
         every = np.exp(losses)
-        _round_numbers(over_steps, every.min(), min(every.max(), max(2.5 * every.min(), 1.1 * every[..., -1].max())))
+        low, high = every.min(), min(every.max(), max(2.5 * every.min(), 1.1 * every[..., -1].max()))
+        if bigram is not None:
+            line = math.exp(bigram["selection"])
+            for panel in (over_steps, over_time):
+                panel.axhline(line, **BIGRAM)
+            low, high = min(low, line), max(high, line)
+        _round_numbers(over_steps, low, high)
     over_steps.set_ylabel("validation perplexity")
     over_steps.set_title("over steps")
     thousands(over_steps)
@@ -111,12 +124,16 @@ def plot_learning(runs: Metrics) -> Plot:
         "Validation perplexity per token (on the blocks that select the best step) over steps and over seconds of training. "
         "Thin: a seed; thick: mean over seeds (of nats, and of seconds); dashed: fixed maps and variants. The first steps, "
         "with perplexities far above all final ones, lie outside the panel. The time of a step is the median over all steps of "
-        "its method with the same number of distinct layers.",
+        f"its method with the same number of distinct layers.{_dotted(bigram)}",
         figure,
     )
 
 
-def plot_bytes(rows: Rows) -> Plot:
+def _dotted(bigram: Losses | None) -> str:
+    return "" if bigram is None else " Dotted: a bigram model of the tokens that one seed sees."
+
+
+def plot_bytes(rows: Rows, bigram: Losses | None = None) -> Plot:
     """Plot the test loss of every method over the bytes of its parameters: a dot per seed, a bar for the mean."""
     figure, axes = new_figure(1, 1, 8.5, 5.2)
     panel, style_of = axes[0, 0], styles([row["method"] for row in rows])
@@ -132,6 +149,8 @@ def plot_bytes(rows: Rows) -> Plot:
         if row["method"] == "untied":
             panel.axhline(np.mean(row["test_loss"]), color="black", linestyle="--", linewidth=0.8)
             dashed = " Dashed: the mean of the untied model."
+    if bigram is not None:
+        panel.axhline(bigram["test"], **BIGRAM)
     panel.set_xscale("log")
     _round_ticks(panel.xaxis)
     panel.set_xlabel("parameters (MiB), logarithmic")
@@ -140,12 +159,12 @@ def plot_bytes(rows: Rows) -> Plot:
     return Plot(
         "bytes",
         "Test loss over the bytes of the parameters, both at the best step. A dot is a seed, a bar the mean over seeds; "
-        f"methods with almost equal bytes are drawn side by side.{dashed}",
+        f"methods with almost equal bytes are drawn side by side.{dashed}{_dotted(bigram)}",
         figure,
     )
 
 
-def plot_methods(rows: Rows) -> Plot:
+def plot_methods(rows: Rows, bigram: Losses | None = None) -> Plot:
     """Plot perplexity, memory and time of every method: a panel per measure, a dot per seed, a bar for the mean."""
     panels = {
         "test perplexity per token": [row["test_perplexity"]["seeds"] for row in rows],
@@ -162,12 +181,15 @@ def plot_methods(rows: Rows) -> Plot:
         panel.set_title(title, fontsize=10)
         if panel is not axes[0, 0] and (every > 0).any():
             panel.set_xlim(0, 1.1 * np.nanmax(every))
+    if bigram is not None:
+        axes[0, 0].axvline(math.exp(bigram["test"]), **BIGRAM)
+        legend_below(figure, axes[0, 0])
     axes[0, 0].set_yticks(range(len(rows)), list(style_of))
     axes[0, 0].set_ylim(len(rows) - 0.4, -0.6)
     return Plot(
         "methods",
         "Test perplexity at the best step, bytes of parameters, gradients and optimizer state together (mean over training), "
-        "and time of a training step (median over steps). One dot per seed; bars: means.",
+        f"and time of a training step (median over steps). One dot per seed; bars: means.{_dotted(bigram)}",
         figure,
     )
 

@@ -322,6 +322,7 @@ class _Model:
             epsilon=action.epsilon,
             reward=np.float32(reward),
             q_loss=np.float32(q_loss),
+            value=np.float32(action.value),
             owner=self.ties.owner,
         )
 

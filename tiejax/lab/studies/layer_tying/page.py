@@ -58,6 +58,7 @@ BYTES = {
     "peak_bytes": "peak",
 }
 
+VALUES_TRAINED = 0.2  # largest error of values with which the page says something about an agent that learns
 LAST_PART = 4  # the last quarter of the episodes
 AGENTS_TITLE = (
     "Agents: means over the last quarter of the episodes (error / |reward|: 100 % for untrained values Q, 0 for values that "
@@ -90,15 +91,36 @@ def page(run: RunOnPage) -> str:
 def finding(results: Mapping[str, Any], variants: Iterable[str] = ()) -> list[str]:
     """Return the answer to the question of the report as paragraphs, the first of which the report emphasises.
 
-    They are the decided claims, the undecided ones, means of the methods as a description, and the count of verdicts. variants:
-    names of the methods that are variants.
+    They are the sentence of the gate, if it is not passed, the decided claims, the undecided ones, means of the methods as a
+    description, the bigram model, and the count of verdicts. variants: names of the methods that are variants.
     """
     claims = results["claims"]
-    leading = [*LEADING, *(row["id"] for row in claims if row["id"].startswith(("better/", "not-worse/")))]
+    of_values = _values_words(results.get("agents", {}))
+    leading = [
+        *(name for name in LEADING if not of_values or not name.startswith("learns/")),
+        *(row["id"] for row in claims if row["id"].startswith(("better/", "not-worse/"))),
+    ]
     undecided = [row for row in claims if row["verdict"] == "undecided"]
     decided = [row for row in claims if row["verdict"] != "undecided"]
     answers = [openings(rows, leading) for rows in (decided, undecided)]
-    return [*filter(None, [*answers, _description(results, variants)]), tally(claims)]
+    failed = results.get("gate", {}).get("failed", "")
+    return [*filter(None, [failed, *answers, of_values, _description(results, variants), bigram_words(results)]), tally(claims)]
+
+
+def _values_words(agents: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return that the agent's values do not predict its returns, or that this is not known; "" if they do."""
+    if "agent" not in agents:
+        return ""
+    errors = agents["agent"].get("value_error") or [None]
+    if None in errors:
+        return "It is not known whether the agent's values predict its returns: nothing is said about an agent that learns."
+    error = float(np.mean(errors))
+    if error < VALUES_TRAINED:
+        return ""
+    return (
+        f"The agent's values do not predict its returns: their error is {share(error)} of the returns, where less than "
+        f"{share(VALUES_TRAINED)} is expected. Nothing is said about an agent that learns."
+    )
 
 
 def _description(results: Mapping[str, Any], variants: Iterable[str]) -> str:
@@ -215,7 +237,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     rows, seeds = results["methods"], results["seeds"]
     tuned = ", ".join(map(str, results.get("tuning_seeds", [])))
     return {
-        "Methods: perplexity, mean [95 % interval] over seeds": perplexities(rows),
+        "Methods: perplexity, mean [95 % interval] over seeds": perplexities(rows, _of_bigram(results)),
         "Methods: layers at the best step and in training, time": layers(rows),
         "Methods: memory (MiB), means over training, then maxima": memory(rows),
         **({AGENTS_TITLE: agents(results["agents"])} if results["agents"] else {}),
@@ -242,11 +264,36 @@ def published_tables(results: Mapping[str, Any]) -> dict[str, Table]:
     }
 
 
-def perplexities(rows: Rows) -> Table:
-    """Return the perplexities of every method."""
-    return ["method", *PERPLEXITIES.values()], [
-        [row["method"], *(_over_seeds(row[name]) for name in PERPLEXITIES)] for row in rows
-    ]
+def perplexities(rows: Rows, bigram: Mapping[str, float] | None = None) -> Table:
+    """Return the perplexities of every method, and those of a bigram model, if any."""
+    found = [[row["method"], *(_over_seeds(row[name]) for name in PERPLEXITIES)] for row in rows]
+    if bigram is not None:
+        found.append(["bigram", *(perplexity(bigram.get(name)) for name in PERPLEXITIES)])
+    return ["method", *PERPLEXITIES.values()], found
+
+
+def _of_bigram(results: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return the perplexities of the bigram model of a run, None if it has none."""
+    if "bigram" not in results:
+        return None
+    losses, splits = results["bigram"]["losses"], results["data"]["splits"]
+    per_word = losses["test"] * splits["test"]["tokens"] / splits["test"]["words"]
+    of_name = {
+        "test_perplexity": losses["test"],
+        "test_perplexity_per_word": per_word,
+        "validation_perplexity": losses["validation"],
+    }
+    return {name: math.exp(loss) for name, loss in of_name.items()}
+
+
+def bigram_words(results: Mapping[str, Any]) -> str:
+    """Return how untied models and those of agents compare with the bigram model of the tokens of one seed; "" without one."""
+    if (of_bigram := _of_bigram(results)) is None:
+        return ""
+    means = {row["method"]: perplexity(row["test_perplexity"]["mean"]) for row in results["methods"]}
+    ends = "".join(f", {name} models {means[name]}" for name in ("untied", "agent") if name in means)
+    value = perplexity(of_bigram["test_perplexity"])
+    return f"A bigram model of the tokens that one seed sees has a test perplexity of {value}{ends}."
 
 
 def layers(rows: Rows) -> Table:
@@ -280,9 +327,9 @@ def agents(by_name: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return the distinct layers, reward and error of Q of every agent.
 
     With one value Q of all states and actions, the error is |reward| - .01 |Q|: all of |reward| for untrained values, and 0 for
-    those that solve the equation of a constant reward.
+    those that solve the equation of a constant reward. The last column, which earlier runs do not have, is `value_errors`.
     """
-    rows = []
+    rows, compared = [], all("value_error" in agent for agent in by_name.values())
     for name, agent in by_name.items():
         last = slice(-max(1, len(agent["episode"]) // LAST_PART), None)
         distinct, reward, squared = (np.array(agent[part], float)[:, last] for part in ("distinct", "reward", "q_loss"))
@@ -291,7 +338,11 @@ def agents(by_name: Mapping[str, Mapping[str, Any]]) -> Table:
             name, str(len(agent["episode"])), f"{distinct.mean():.1f}", shown(reward.mean(), ".3f"), shown(error.mean(), ".3f"),
             "-" if np.isnan(error).any() else share(float((error / np.abs(reward)).mean())),
         ])  # fmt: skip
-    return ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|"], rows
+        if compared:
+            errors = agent["value_error"]
+            rows[-1].append("-" if None in errors else share(float(np.mean(errors))))
+    columns = ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|"]
+    return columns + ["|Q - return| / |return|"] * compared, rows
 
 
 def by_seed(rows: Rows, seeds: Sequence[int]) -> Table:

@@ -107,9 +107,23 @@ def target_of(network: Network, transition: Transition) -> Float[Array, ""]:
 
 def squared_error(network: Network, transition: Transition) -> Float[Array, ""]:
     """Return (Q(s, a) - target)^2, without gradient through the target."""
-    index = transition.layer * (transition.layer + 1) // 2 + transition.action
-    chosen = values(network, transition.state)[index]
+    chosen = value_of(network, transition.state, transition.layer, transition.action)
     return jnp.square(chosen - jax.lax.stop_gradient(target_of(network, transition)))
+
+
+def value_of(
+    network: Network, state: Int32[Array, " layers"], layer: Int32[Array, ""], action: Int32[Array, ""]
+) -> Float[Array, ""]:
+    """Return Q(s, a)."""
+    return values(network, state)[layer * (layer + 1) // 2 + action]
+
+
+def returns_of(reward: np.ndarray) -> np.ndarray:
+    r"""Return the discounted return of every action, \sum_n .99^n r_{t + n} up to the last action, `[..., action]`."""
+    found = np.array(reward, float)
+    for action in range(found.shape[-1] - 2, -1, -1):
+        found[..., action] += DISCOUNT * found[..., action + 1]
+    return found
 
 
 def make_optimizer() -> optax.GradientTransformation:
@@ -132,13 +146,13 @@ def learn(learner: Learner, transition: Transition) -> tuple[Learner, Float[Arra
 
 
 # Compiled once for all models of a run.
-_choose, _learn = jax.jit(choose), jax.jit(learn)
+_choose, _learn, _value = jax.jit(choose), jax.jit(learn), jax.jit(value_of)
 
 
 class Action(NamedTuple):
     """An agent's action: make `layer` a copy of the earlier layer `choice`, or independent if `choice == layer`.
 
-    observation: the ties as the agent observed them before the action.
+    observation: the ties as the agent observed them before the action. value: Q(s, a) before it, NaN of a random agent.
     """
 
     episode: int
@@ -146,6 +160,7 @@ class Action(NamedTuple):
     choice: int
     epsilon: float
     observation: tying.Owner
+    value: Any
 
 
 @dataclasses.dataclass
@@ -168,6 +183,7 @@ class Agent:
         """Compile acting and learning ahead of time, so that their compilation is not part of a measured time."""
         one, key = np.int32(1), jax.random.key(0)
         jax.block_until_ready(_choose(self.learner.network, *self.to_device((observation, one, np.float32(1), key))))
+        jax.block_until_ready(_value(self.learner.network, *self.to_device((observation, one, one))))
         transition = Transition(*self.to_device((observation, one, one, np.float32(0), observation)))
         jax.block_until_ready(_learn(self.learner, transition))
 
@@ -179,7 +195,10 @@ class Agent:
         key = jax.random.fold_in(stream(self.root, "choices"), self.actions)
         choice = int(_choose(self.learner.network, *self.to_device((observation, np.int32(layer), np.float32(epsilon), key))))
         self.actions += 1
-        return Action(episode, layer, choice, epsilon, observation)
+        value = np.float32(np.nan)
+        if self.kind == "learner":
+            value = _value(self.learner.network, *self.to_device((observation, np.int32(layer), np.int32(choice))))
+        return Action(episode, layer, choice, epsilon, observation, value)
 
     def learn(self, action: Action, reward: jax.Array, observation: tying.Owner) -> Any:
         """Learn from the reward of an action and the observation after it; return the squared error, NaN for a random agent."""

@@ -21,7 +21,8 @@ class Log:
 
     def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]] | None = None) -> None:
         self._rows: dict[str, dict[str, list[Any]]] = {
-            group: {name: list(values) for name, values in fields.items()} for group, fields in (records or {}).items()
+            group: {name: list(values) for name, values in fields.items()}
+            for group, fields in with_values(records or {}).items()
         }
 
     def add(self, group: str, **fields: Any) -> None:
@@ -50,7 +51,15 @@ def read_records(content: bytes) -> Records:
     for key, values in arrays_of(content).items():
         group, _, name = key.partition("/")
         records.setdefault(group, {})[name] = values
-    return records
+    return with_values(records)
+
+
+def with_values(records: Mapping[str, Mapping[str, np.ndarray]]) -> Records:
+    """Return records with values Q(s, a) of all actions, NaN in those of earlier versions, which have none."""
+    found = {group: dict(fields) for group, fields in records.items()}
+    if "action" in found:
+        found["action"].setdefault("value", np.full(len(found["action"]["reward"]), np.nan, np.float32))
+    return found
 
 
 def points_of(records: Records, method: str, seed: int, k: int) -> dict[int, dict[str, float]]:
@@ -107,7 +116,7 @@ def metrics_of(settings: Settings, records: Mapping[tuple[str, int], Records]) -
             "action_episode": actions["episode"],
             "action_layer": actions["layer"],
             "epsilon": actions["epsilon"],
-            **{name: stacked(agents, "action", name) for name in ("action", "reward", "q_loss")},
+            **{name: stacked(agents, "action", name) for name in ("action", "reward", "q_loss", "value")},
             "action_owner": stacked(agents, "action", "owner"),
         }
     return arrays

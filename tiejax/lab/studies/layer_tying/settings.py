@@ -122,6 +122,10 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             (the first that applies). The first method of a class chooses the rate with the lowest mean validation loss. While
             that is the first or the last, half or twice of it is tried as well, at most three times
         rate_seeds: number of seeds that choose among --rates, 1000, 1001, ...; they are not among the reported ones
+        gate: with --rates, the run ends before its first seed unless the models of each class that choose its learning rate end
+            this many nats below a bigram model of the tokens that a seed sees; claims are tested only if the final losses do so
+            as well, those of untied and, with --rates, of one method of each class; a negative number allows losses above it
+            (default: .1 with --rates and --corpus; otherwise, and with --objective masked, there is no such condition)
         clip: maximum global norm of the gradient
         validate_every: steps between validations
         validation_blocks: number of blocks per validation, spread evenly over the split; --test_blocks applies to the
@@ -163,6 +167,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     warm_up: int = 0
     rates: list[float] | None = None
     rate_seeds: int = 2
+    gate: float | None = None
     validate_every: int = 250
     validation_blocks: int = 256
     test_blocks: int | None = None
@@ -181,6 +186,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         if self.data_dir is None:
             fields["data_dir"] = checks.default_data_dir()
         fields["feed_forward"] = 4 * self.width if self.feed_forward is None else self.feed_forward
+        if self.gate is None and self.rates is not None and self.corpus and self.objective == "causal":
+            fields["gate"] = 0.1
         fields["distinct"] = max(1, self.layers // 4) if self.distinct is None else self.distinct
         settings = Settings(**fields)
         settings.check()
@@ -206,6 +213,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         if self.rates is not None:
             checks.check_rates(self.rates, least=2)
             checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
+        if self.gate is not None and self.objective == "masked":
+            raise BadInput("--gate: the bigram model predicts the next token; leave it out, or use --objective causal")
         if self.ties == "published" and self.gradient == "all":
             raise BadInput("--gradient: with --ties published expected owner, got all")
         if self.ties == "published" and any(self.form(name).residual_scale for name in self.variants or {}):
@@ -302,6 +311,13 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         return dict(sorted(first.items(), key=lambda item: _place(item[0])))
 
     @property
+    def gated(self) -> list[str]:
+        """The methods that must pass the gate: untied and, if rates are chosen or untied is missing, one of each class."""
+        each = {self.class_of(name): name for name in reversed(self.names)}
+        chosen = [name for name in self.names if name in each.values()]
+        return chosen if self.rates is not None or "untied" not in self.names else ["untied"]
+
+    @property
     def agents(self) -> list[str]:
         """The methods with an agent that ties and unties layers."""
         return [name for name in self.methods if name in AGENTS]
@@ -336,7 +352,7 @@ STUDY = Study(
     run="tiejax.lab.studies.layer_tying.study:run",
     sizes=sizes,
     prepare="tiejax.lab.studies.layer_tying.study:prepare",
-    may_change=("checkpoint_every", "data_dir", "tracker"),
+    may_change=("checkpoint_every", "data_dir", "gate", "tracker"),
     appends=True,
     single_process=True,
     # One device that uses all cores is faster for fewer models than cores, since CPU devices do not share a model.

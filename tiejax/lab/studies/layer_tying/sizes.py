@@ -73,6 +73,6 @@ def records_bytes(settings: Any, agents: int) -> int:
     """Return the bytes of the records of all models: their steps, and the actions of `agents` agents."""
     seeds, actions = settings.number_of_seeds, -(-settings.steps // settings.k)
     step_bytes = FLOAT + 2 * 8  # loss, number of distinct layers, seconds
-    # Episode, layer and choice, epsilon, reward and squared error, the owner map.
-    action_bytes = 3 * 8 + 8 + 2 * FLOAT + settings.layers * INDEX
+    # Episode, layer and choice, epsilon, reward, squared error and value, the owner map.
+    action_bytes = 3 * 8 + 8 + 3 * FLOAT + settings.layers * INDEX
     return seeds * int(len(settings.names) * settings.steps * step_bytes + agents * actions * action_bytes)

@@ -10,6 +10,7 @@ import tokenizers
 
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
+from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import facts_of, looks_done, next_seeds
 from tiejax.lab.runs.rates import Pair, Tried, choose_rates, rate_lines, tuning_rows
@@ -20,6 +21,7 @@ from tiejax.lab.runs.train import begin, timing_of
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import Metrics, analyse
+from tiejax.lab.studies.layer_tying.bigram import losses_of_bigram
 from tiejax.lab.studies.layer_tying.generation import generated
 from tiejax.lab.studies.layer_tying.initial_weights import keep_initial, read_initial
 from tiejax.lab.studies.layer_tying.jobs import Jobs, ModelName, best_loss
@@ -84,7 +86,7 @@ def run(launched: Launched, console: Console) -> int:
         decode = functools.partial(tokenizers.Tokenizer.from_buffer(tokenizer_file).decode, skip_special_tokens=False)
         validation = text.blocks["validation"]
         results["generated"] = generated(settings, directory, validation, streams.vocabulary, decode, console.warn)
-    finish(launched, console, results, figures.plot_all(runs, findings), page.page)
+    finish(launched, console, results, figures.plot_all(runs, findings, results.get("bigram")), page.page)
     return 0
 
 
@@ -97,8 +99,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
     assert directory is not None
     jobs.expect(reported(settings, directory))
     tried = tune(jobs, settings)
-    for line in rate_lines(tried):
-        console.say(line)
+    check_models(settings, text, tried, console)
     jobs.rates = {name: each.rate for name, each in tried.items()}
     while True:
         jobs.train(reported(settings, directory))
@@ -108,9 +109,34 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
         records = {(name.method, name.seed): jobs.records[name] for name in models_of(trained, trained.seed_list)}
         metrics, sizes = metrics_of(trained, records), sizes_of(trained, records)
         directory.write_metrics(metrics)
-        findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks)
+        passed = gate_of(trained, text, metrics)
+        tested = not passed or not passed["gate"]["failed"]
+        findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks, tested)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
-            return tried, {"sizes": sizes, **findings, **facts_of(looks, parts)}, runs
+            return tried, {"sizes": sizes, **passed, **findings, **facts_of(looks, parts)}, runs
+
+
+def check_models(settings: Settings, text: Text, tried: Mapping[str, Tried], console: Console) -> None:
+    """Print the learning rates that were chosen; raise BadInput unless the models of every class pass the gate."""
+    for line in rate_lines(tried):
+        console.say(line)
+    if tried and settings.gate is not None:
+        seed = settings.tuning_seeds[0]
+        loss = losses_of_bigram(settings, text, seed)["selection"]
+        console.say(f"bigram model of the tokens of seed {seed}: {loss:.4f} nats")
+        Gate(loss, settings.gate).check({name: each.losses[each.best].mean() for name, each in tried.items()})
+
+
+def gate_of(settings: Settings, text: Text, metrics: Metrics) -> Results:
+    """Return the bigram model of the first seed, and whether final losses pass the gate, for results.json; {} if masked."""
+    if settings.objective == "masked":
+        return {}
+    seed = settings.seed_list[0]
+    losses, of_method = losses_of_bigram(settings, text, seed), dict(zip(settings.names, metrics["test_loss"], strict=True))
+    gate = Gate(losses["test"], settings.gate)
+    return {"bigram": {"seed": seed, "losses": losses}} | gate.facts(
+        finite_means({name: of_method[name] for name in settings.gated})
+    )
 
 
 def reported(settings: Settings, directory: RunDirectory) -> list[ModelName]:

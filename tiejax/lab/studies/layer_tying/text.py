@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from tiejax import training
 from tiejax.lab.runs.console import Console
@@ -68,14 +69,8 @@ def build_data(settings: Settings, text: Text) -> Data:
     def masks(seed: int) -> jax.Array:
         return training.stream(jax.random.key(seed), "masks")
 
-    def sample(seed: int, number: int) -> np.ndarray:
-        draw = functools.partial(blocks.batch, text.blocks["train"], settings.batch_size, seed, number)
-        if published:
-            return np.concatenate([draw(settings.k), draw(1, draw=1)])
-        return draw(settings.k + 1)
-
     def group(seed: int, number: int) -> list[BlockBatch]:
-        sampled = sample(seed, number)
+        sampled = text.blocks["train"][drawn(settings, text, seed, number)]
         keys = keys_of(masks(seed), number, len(sampled))
         return [BlockBatch(tokens, ones, key) for tokens, key in zip(sampled, keys, strict=True)]
 
@@ -89,6 +84,14 @@ def build_data(settings: Settings, text: Text) -> Data:
         held_out("validation", settings.validation_blocks),
         {split: held_out(split, settings.test_blocks) for split in ("validation", "test")},
     )
+
+
+def drawn(settings: Settings, text: Text, seed: int, number: int) -> Int[np.ndarray, "batches batch_size"]:
+    """Return which training blocks are in the batches of a group: those of its k steps, then that of the reward."""
+    draw = functools.partial(blocks.drawn, len(text.blocks["train"]), settings.batch_size, seed, number)
+    if settings.details == "published":
+        return np.concatenate([draw(settings.k), draw(1, draw=1)])
+    return draw(settings.k + 1)
 
 
 @functools.partial(jax.jit, static_argnums=2)
