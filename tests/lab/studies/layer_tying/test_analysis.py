@@ -5,7 +5,7 @@ from layer_runs import SIZES, TOKENS_PER_WORD, findings_of, run
 
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.layer_tying import figures
-from tiejax.lab.studies.layer_tying.analysis import analyse
+from tiejax.lab.studies.layer_tying.analysis import HORIZON, analyse, value_errors
 from tiejax.lab.studies.layer_tying.page import tables
 from tiejax.statistics.arms import select_seeds
 from tiejax.system.json_values import plain
@@ -94,3 +94,24 @@ def test_no_findings_without_a_finite_model():
     assert (findings["seeds"], findings["methods"], findings["claims"], findings["excluded_seeds"]) == ([], [], [], [3, 5])
     assert figures.plot_all(runs, findings) == []
     assert tables(findings) == {}
+
+
+def test_claims_that_are_not_tested_are_exploratory():
+    findings, _ = analyse(run(), SIZES, TOKENS_PER_WORD, tested=False)
+    assert findings["claims"]
+    assert {row["family"] for row in findings["claims"]} == {"exploratory"}
+
+
+def test_values_are_compared_with_the_returns_of_the_last_quarter_of_complete_episodes():
+    """Episodes of 10 actions: 40 end before the horizon, the last 10 of which count; by brute force."""
+    rng, actions = np.random.default_rng(0), 400 + HORIZON
+    episode, reward = np.arange(actions) // 10, -1 - rng.random((2, actions))
+    returns = np.array([[sum(0.99**n * r for n, r in enumerate(row[start:])) for start in range(actions)] for row in reward])
+    judged = slice(300, 400)
+    value = np.full_like(returns, 99.0)
+    value[:, judged] = returns[:, judged] * [[1.0], [1.25]]
+    np.testing.assert_allclose(value_errors(value, reward, episode), [0, 0.25], atol=1e-12)
+    assert 0.99**HORIZON <= 0.01 < 0.99 ** (HORIZON - 1)
+    value[0, 350] = np.nan
+    assert value_errors(value, reward, episode)[0] is None
+    assert value_errors(value[:, :HORIZON], reward[:, :HORIZON], episode[:HORIZON]) == [None, None]

@@ -38,6 +38,21 @@ def test_figures_show_the_maps_and_every_seed():
     assert written.tolist() == [list("0123"), list("0120"), list("0000"), list("0000")]
 
 
+def test_figures_of_losses_have_the_line_of_the_bigram():
+    findings, runs = analyse(run(), SIZES, TOKENS_PER_WORD)
+    losses = {"test": np.log(32.0), "validation": 3.0, "selection": np.log(64.0)}
+    shown = {plot.name: plot for plot in figures.plot_all(runs, findings, {"seed": 3, "losses": losses})}
+    for name, panel, value in (("bytes", 0, np.log(32)), ("learning", 0, 64), ("learning", 1, 64), ("methods", 0, 32)):
+        panel = shown[name].figure.axes[panel]
+        (line,) = (line for line in panel.lines if line.get_label() == "bigram")
+        found = line.get_xdata() if name == "methods" else line.get_ydata()
+        np.testing.assert_allclose(found, value)
+        assert line.get_linestyle() == ":"
+        low, high = panel.get_xlim() if name == "methods" else panel.get_ylim()
+        assert low <= value <= high
+        assert "Dotted: a bigram model" in shown[name].caption
+
+
 @pytest.mark.parametrize("layers", [1, 4, 12, 48])
 def test_layers_have_distinct_colours(layers):
     colours = figures.owner_colours(layers).colors

@@ -203,9 +203,10 @@ def test_finding_includes_the_claims_about_variants():
 
 def test_report_opens_with_the_finding(analysed, pictures):
     answer = page.finding(analysed[0])
-    assert len(answer) == 3
+    assert len(answer) == 4
+    assert answer[1].startswith("It is not known whether the agent's values predict its returns")
     assert answer[0].count("not decided with 2 seeds") == 3
-    assert answer[1].endswith("the agent, 4.00; the untied method, 4.00; all-one, the fixed map with the lowest mean, 8.00.")
+    assert answer[2].endswith("the agent, 4.00; the untied method, 4.00; all-one, the fixed map with the lowest mean, 8.00.")
     html = page_of(analysed[0], pictures).replace("&#39;", "'")
     assert all(f"<p>{sentence}</p>" in html for sentence in answer)
     assert html.index(answer[0]) < html.index("<h2>")
@@ -221,6 +222,38 @@ def test_table_of_agents_shows_how_far_the_values_are_trained():
         ["agent", "8", "3.0", "-5.000", "3.500", "75 %"],  # (4 / 4 + 3 / 6) / 2
         ["random-agent", "8", "3.0", "-5.000", "-", "-"],
     ]
+
+
+def test_bigram_and_gate_on_the_page(analysed, pictures):
+    bigram = {"seed": 3, "losses": {"test": np.log(8.0), "validation": np.log(16.0), "selection": 3.0}}
+    data = {"fingerprint": "ab", "vocabulary": 9, "splits": {"test": {"tokens": 30, "words": 20}}}
+    failed = "No claim is tested, since the untied models end with 4.000 nats."
+    html = page_of(analysed[0], pictures, bigram=bigram, gate={"failed": failed}, data=data)
+    assert "<td>bigram</td><td>-</td><td>8.00</td><td>22.63</td><td>16.00</td><td>-</td>" in html
+    sentence = (
+        "A bigram model of the tokens that one seed sees has a test perplexity of 8.00, untied models 4.00, agent models 4.00."
+    )
+    found = page.finding(plain(analysed[0]) | {"bigram": bigram, "gate": {"failed": failed}, "data": data})
+    assert (found[0], found[-2]) == (failed, sentence)
+    assert f"<p>{sentence}</p>" in html
+    passed = page.finding(plain(analysed[0]) | {"bigram": bigram, "gate": {"failed": ""}, "data": data})
+    assert passed == found[1:]
+
+
+@pytest.mark.parametrize(("errors", "words"), [([0.1, 0.2], ""), ([0.1, 0.4], "their error is 25 % of"), ([0.1, None], "not known"),
+                                               (None, "not known")])  # fmt: skip
+def test_an_agent_that_learns_is_named_only_if_its_values_predict_its_returns(errors, words):
+    found = results_with({"learns/random-agent": ("the loss of chance", -1, [-0.5] * 8)}, 8, agent=3.0)
+    agent = {"episode": [0], "distinct": [[2.0]], "reward": [[-4.0]], "q_loss": [[1.0]]}
+    found["agents"] = {"agent": agent if errors is None else agent | {"value_error": errors}}
+    answer = page.finding(found)
+    assert any("loss of chance" in sentence for sentence in answer) is not bool(words)
+    assert words in " ".join(answer)
+    assert ("othing is said about an agent that learns" in " ".join(answer)) is bool(words)
+    columns, rows = agents(found["agents"])
+    assert (columns[-1] == "|Q - return| / |return|") is (errors is not None)
+    if errors is not None:
+        assert rows[0][-1] == ("-" if None in errors else f"{np.mean(errors):.0%}".replace("%", " %"))
 
 
 def test_table_of_learning_rates(analysed):

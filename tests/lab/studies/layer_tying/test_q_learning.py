@@ -143,3 +143,19 @@ def test_learning_finds_the_better_of_two_actions():
         learner, _ = learn(learner, q_learning.Transition(state, integer(1), integer(action), reward, state))
     values = q_learning.values(learner.network, state)
     assert values[2] > values[1]
+
+
+def test_returns_of_rewards_by_hand():
+    np.testing.assert_allclose(q_learning.returns_of(np.array([[1.0, 2.0, -4.0]])), [[1 + 0.99 * -1.96, -1.96, -4.0]])
+
+
+def test_the_agent_records_the_value_of_the_action_that_it_takes():
+    for kind in ("learner", "random"):
+        learner = q_learning.start(jax.random.key(2), LAYERS)._replace(network=network_of([9, 1, 2, 5, 7, 6]))
+        agent = q_learning.Agent(kind, LAYERS, 0.0, jax.random.key(0), lambda tree: tree, learner, actions=4001)
+        action = agent.act(np.array([0, 0, 2], np.int32))
+        assert action.layer == 2
+        if kind == "learner":
+            assert (action.choice, float(action.value)) == (1, 7.0)
+        else:
+            assert np.isnan(action.value)

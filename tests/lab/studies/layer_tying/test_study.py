@@ -74,6 +74,11 @@ def test_run_writes_its_files(run):
     assert found["action_episode"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
     for part in results["methods"]:
         assert part["method"] in found["methods"]
+    assert (results["gate"]["margin"], results["gate"]["failed"]) == (None, "")
+    assert results["gate"]["bigram"] == results["bigram"]["losses"]["test"]
+    assert found["value"].shape == (2, 1, 11)
+    assert np.isfinite(found["value"][0]).all()
+    assert np.isnan(found["value"][1]).all()
     assert "Dynamic layer tying" in (run / "report.html").read_text()
 
 
@@ -199,7 +204,7 @@ def test_chosen_rates_train_the_reported_seeds_which_may_grow(data, tmp_path):
     """A run that chooses among three rates equals one with the chosen rate, bit for bit; a second seed is appended."""
     methods = *arguments(data), "--methods", "[untied,all-one]", "--maps", "{}", "--variants", "{}"
     chosen, fixed = tmp_path / "chosen", tmp_path / "fixed"
-    rates = *methods, "--rates", "[1e-9,1e-2,10e-2]", "--rate_seeds", 1, "--out", chosen
+    rates = *methods, "--rates", "[1e-9,1e-2,10e-2]", "--rate_seeds", 1, "--gate", -9, "--out", chosen
     ended = end(start(*rates, script=SCRIPT))
     assert ended.status == 0, ended.err
     results = json.loads((chosen / "results.json").read_text())
@@ -217,11 +222,32 @@ def test_chosen_rates_train_the_reported_seeds_which_may_grow(data, tmp_path):
         np.testing.assert_array_equal(metrics(chosen)["train_loss"][number], metrics(fixed)["train_loss"][0])
 
 
+def test_the_gate_ends_a_run_before_its_first_seed(data, tmp_path):
+    """A lower gate continues the same run; final losses that do not pass leave every claim exploratory."""
+    methods = "--methods", "[untied]", "--maps", "{}", "--variants", "{}", "--steps", 2, "--rate_seeds", 1
+    argv = *arguments(data, *methods), "--rates", "[1e-3,2e-3]", "--out", tmp_path / "gate"
+    ended = end(start(*argv, script=SCRIPT))
+    assert ended.status == 2
+    (line,) = ended.err.splitlines()
+    assert "--gate: the untied models end with" in line
+    assert "where a bigram model has" in line
+    assert all("rate" in path.name for path in (tmp_path / "gate" / "finished").iterdir())
+    ended = end(start(*argv, "--gate", -9, "--resume", script=SCRIPT))
+    assert (ended.status, ended.err) == (0, "")
+    untuned = *arguments(data, *methods), "--methods", "[untied,cycle]", "--gate", 0.1, "--out", tmp_path / "end"
+    ended = end(start(*untuned, script=SCRIPT))
+    assert (ended.status, ended.err) == (0, "")
+    results = json.loads((tmp_path / "end" / "results.json").read_text())
+    assert results["gate"]["failed"].startswith("No claim is tested, since the untied models end with")
+    assert {row["family"] for row in results["claims"]} == {"exploratory"}
+    assert results["gate"]["failed"] in (tmp_path / "end" / "report.html").read_text()
+
+
 @pytest.mark.slow
 def test_run_stopped_while_rates_are_tried_resumes_to_the_same_result(data, tmp_path):
     """The rates that an interrupted run has tried are not tried again; the chosen rates and the models are the same."""
     methods = *arguments(data), "--methods", "[untied,all-one]", "--maps", "{}", "--variants", "{}"
-    argv = *methods, "--rates", "[1e-3,1e-2,1e-1]", "--rate_seeds", 1
+    argv = *methods, "--rates", "[1e-3,1e-2,1e-1]", "--rate_seeds", 1, "--gate", -9
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     assert end(start(*argv, "--out", straight, script=SCRIPT)).status == 0
     process = start(*argv, "--out", stopped, script=SCRIPT)
