@@ -1,5 +1,6 @@
 """Tests of the bigram model of the blocks that a seed reads, by brute force, and of the gate's settings."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,7 +39,7 @@ def test_bigram_of_the_blocks_that_the_steps_read_judged_as_models_are(details):
 
     def pairs_of(block):
         row = [*block.tolist(), *([0] if details == "published" else [])]
-        return list(zip(row[:-1], row[1:], strict=True))
+        return list(itertools.pairwise(row))
 
     pairs = [pair for block in blocks["train"][found] for pair in pairs_of(block)]
     losses = losses_of_bigram(settings, whole, 4)

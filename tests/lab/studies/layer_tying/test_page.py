@@ -240,8 +240,9 @@ def test_bigram_and_gate_on_the_page(analysed, pictures):
     assert passed == found[1:]
 
 
-@pytest.mark.parametrize(("errors", "words"), [([0.1, 0.2], ""), ([0.1, 0.4], "their error is 25 % of"), ([0.1, None], "not known"),
-                                               (None, "not known")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("errors", "words"), [([0.1, 0.2], ""), ([0.1, 0.4], "error is 25 % of"), ([0.1, None], "not known"), (None, "not known")]
+)
 def test_an_agent_that_learns_is_named_only_if_its_values_predict_its_returns(errors, words):
     found = results_with({"learns/random-agent": ("the loss of chance", -1, [-0.5] * 8)}, 8, agent=3.0)
     agent = {"episode": [0], "distinct": [[2.0]], "reward": [[-4.0]], "q_loss": [[1.0]]}
