@@ -86,3 +86,10 @@ def test_what_diverges_everywhere_is_reported_at_the_edge_after_three_extensions
         RATES, lambda pairs: np.full((len(pairs), 2), np.inf), FACTORS, lambda pairs: np.full(len(pairs), np.inf)
     )
     assert found.at_edge
+
+
+def test_of_equal_losses_the_lowest_pair_is_the_best_and_the_edge_is_followed():
+    found = choose_rates([2.0**-3, 2.0**-2], lambda pairs: np.ones((len(pairs), 2)))
+    np.testing.assert_allclose(found.rates, [2.0**-6, 2.0**-5, 2.0**-4, 2.0**-3, 2.0**-2])
+    assert found.rate == 2.0**-6
+    assert found.at_edge

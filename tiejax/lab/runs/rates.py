@@ -88,7 +88,7 @@ def choose_rates(
     if screen is not None and len(pairs) > KEPT:
         for _ in range(MOST_EXTENSIONS + 1):
             short |= zip(pairs, screen(pairs), strict=True)
-            best = min(short, key=lambda pair: short[pair])
+            best = min(sorted(short), key=lambda pair: short[pair])  # of equal ones the lowest
             grid = [*short, *_beyond(best, short, free, below)]
             pairs = [
                 pair
@@ -97,11 +97,11 @@ def choose_rates(
             ]
             if not pairs:
                 break
-        pairs = sorted(sorted(short, key=lambda pair: short[pair])[:KEPT])
+        pairs = sorted(sorted(sorted(short), key=lambda pair: short[pair])[:KEPT])
     full = dict[Pair, np.ndarray]()
     for _ in range(MOST_EXTENSIONS + 1):
         full |= zip(pairs, losses_at(pairs), strict=True)
-        best = min(full, key=lambda pair: full[pair].mean())
+        best = min(sorted(full), key=lambda pair: full[pair].mean())
         pairs = [pair for pair in _beyond(best, [*short, *full], free, below) if pair not in full]
         if not pairs:
             break
