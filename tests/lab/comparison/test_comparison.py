@@ -83,6 +83,7 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(changes, words, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_models_that_all_diverge_are_reported(tmp_path, capsys):
     """With warnings as errors: every model is named, and no claim is decided."""
     nan = lambda params, batch, key: loss(params, batch, key) * jnp.nan  # noqa: E731

@@ -55,6 +55,7 @@ def loss_of(ensemble, params, masked):
     return jax.jit(mapped)(jnp.arange(1))[0]
 
 
+@pytest.mark.slow
 def test_bias_is_added_to_the_logits(built):
     """It starts at 0; with any other, the loss is that of encoded states times table plus bias."""
     whole, masked, params = built(head_bias=True)
@@ -72,6 +73,7 @@ def test_bias_is_added_to_the_logits(built):
     np.testing.assert_allclose(loss_of(whole, biased, masked), nats.mean(), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_tables_have_a_factor_of_the_learning_rate(built):
     """After the first step with the same gradients, tables have moved three times as far, and other parameters as far."""
     moves = []
