@@ -72,8 +72,8 @@ class Settings(LookSettings, PrecisionSettings):
         if self.steps is not None:
             check_steps("steps", self.steps, self.steps)
         for name, values in (("rates", self.rates), ("table_factors", self.table_factors)):
-            if values is not None and (not values or any(not value > 0 for value in values) or values != sorted(set(values))):
-                raise BadInput(f"--{name}: expected numbers > 0 in ascending order, got {values}")
+            if values is not None:
+                checks.check_ascending(name, values)
         if self.tuned:
             checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
 

@@ -93,11 +93,9 @@ def run(launched: Launched, console: Console) -> int:
             every = settings.every(steps)
             subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
             trainer = Trainer(subject.recipe, steps, stages)
-            tried = tune_all(trainer, settings, subject, block, console) if settings.tuned else {}
-            given = tunings(settings, subject, block)
-            rates = {
-                one.kind: one.rate_of(*(tried[one.kind].pair if tried else (one.rates[0], one.factors[0]))) for one in given
-            }
+            every_class = tunings(settings, subject, block)
+            tried = tune_all(trainer, every_class, subject, console) if settings.tuned else {}
+            rates = {one.kind: one.rate_of(*(tried[one.kind].pair if tried else one.first)) for one in every_class}
             whole, test = segments.segments_of(subject.arms), functools.partial(rows_of, subject=subject, settings=settings)
             in_blocks = functools.partial(blocks_of, whole=whole, size=block)
             arrays, parts, looks = train_seeds(launched, trainer, rates, in_blocks, test, console)
@@ -195,9 +193,9 @@ def point_of(subject: Subject, rate: float, factor: float) -> Point:
     return (rate,) if subject.recipe.rates == 1 else (rate, rate * factor)
 
 
-def tune_all(trainer: Trainer, settings: Settings, subject: Subject, block: int, console: Console) -> dict[Class, Tried]:
+def tune_all(trainer: Trainer, every_class: Sequence[Tuning], subject: Subject, console: Console) -> dict[Class, Tried]:
     """Choose the learning rates of every class of arms, among those of the settings."""
-    tried = {tuning.kind: tune(trainer, tuning) for tuning in tunings(settings, subject, block)}
+    tried = {tuning.kind: tune(trainer, tuning) for tuning in every_class}
     for line in rate_lines(tried, subject.unit):
         console.say(line)
     if subject.gate is not None:

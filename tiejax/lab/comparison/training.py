@@ -304,6 +304,11 @@ class Tuning(NamedTuple):
     rate_of: Callable[[float, float], Rate] = lambda rate, factor: (rate, factor)
 
     @property
+    def first(self) -> Pair:
+        """The first rate and the first factor."""
+        return self.rates[0], self.factors[0]
+
+    @property
     def screened(self) -> bool:
         """Whether short runs come first."""
         return len(self.rates) * len(self.factors) > KEPT
@@ -349,8 +354,7 @@ def tune(trainer: Trainer, tuning: Tuning) -> Tried:
             parts.update({pair: members[place * len(tuning.seeds) :][: len(tuning.seeds)] for place, pair in enumerate(pairs)})
         return np.where(np.isfinite(losses), losses, np.inf)
 
-    screen = functools.partial(losses_at, short=True)
-    tried = choose_rates(tuning.rates, losses_at, tuning.factors, lambda pairs: screen(pairs)[:, 0])
+    tried = choose_rates(tuning.rates, losses_at, tuning.factors, lambda pairs: losses_at(pairs, short=True)[:, 0])
     best = parts[tried.pair]
     records = {field: values if field.endswith("step") else np.concatenate([part[field] for part in best])
                for field, values in best[0].items()}  # fmt: skip

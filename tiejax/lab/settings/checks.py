@@ -82,6 +82,12 @@ def check_rates(rates: Sequence[float], least: int) -> None:
         raise BadInput(f"--rates: expected at least {number} numbers between 0 and 1 in ascending order, got {cut(rates)}")
 
 
+def check_ascending(name: str, values: Sequence[float]) -> None:
+    """Check that there are values, and that they are above 0 and ascend."""
+    if not values or any(not value > 0 for value in values) or list(values) != sorted(set(values)):
+        raise BadInput(f"--{name}: expected numbers > 0 in ascending order, got {values}")
+
+
 def check_tuning_seeds(seeds: Sequence[int], tuning: Sequence[int]) -> None:
     """Check that no seed is one of those that choose the learning rates."""
     if both := set(seeds) & set(tuning):

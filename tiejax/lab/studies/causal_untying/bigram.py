@@ -5,7 +5,6 @@ from fractions import Fraction
 from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.text.blocks import spread
 from tiejax.text.ngram import bigram_loss
 from tiejax.training.sources import ExampleFeed
 
@@ -13,8 +12,7 @@ from tiejax.training.sources import ExampleFeed
 def loss_of_bigram(settings: Settings, text: Text, seed: int, steps: int) -> float:
     """Return the loss of the final validation, in nats a token, of the bigram model of what a seed sees in some steps."""
     feed = ExampleFeed(text.train, settings.batch_size)
-    judged = text.validation[spread(len(text.validation), settings.final_blocks)]
-    return bigram_loss(text.train[feed.seen(seed, steps)], judged, text.vocabulary)
+    return bigram_loss(text.train[feed.seen(seed, steps)], text.judged(settings.final_blocks), text.vocabulary)
 
 
 def losses_by_length(settings: Settings, text: Text, seed: int, steps: int) -> dict[str, float]:

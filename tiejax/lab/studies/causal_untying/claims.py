@@ -7,6 +7,7 @@ cosine, and whether rare and frequent tokens differ. A claim without its arms in
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -143,8 +144,13 @@ def _fork_of(arm: str) -> Fraction | None:
 def slopes(losses: Losses) -> np.ndarray:
     """Return the least-squares slope of the final loss over the tied fraction of the run, `[seed]`."""
     fractions, arms = curve(losses)
-    x = np.array([float(fraction) for fraction in fractions])
-    return np.asarray((x - x.mean()) @ np.stack([losses[arm] for arm in arms]) / np.square(x - x.mean()).sum())
+    return least_squares_slope([float(fraction) for fraction in fractions], [losses[arm] for arm in arms])
+
+
+def least_squares_slope(x: Sequence[float], values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the slope over x of the least-squares line of every seed, `[seed]`; values: `[seed]` at each x."""
+    from_mean = np.asarray(x) - np.mean(x)
+    return np.asarray(from_mean @ np.stack(values) / np.square(from_mean).sum())
 
 
 def _slope(losses: Losses) -> list[Claim]:
@@ -168,8 +174,7 @@ def _slope_over_length(losses: Losses) -> list[Claim]:
     found = gaps(losses)
     if len(found) < 2:
         return []
-    x = np.log([float(length) for length in found])
-    slope = (x - x.mean()) @ np.stack(list(found.values())) / np.square(x - x.mean()).sum()
+    slope = least_squares_slope([math.log(length) for length in found], [*found.values()])
     statement = (
         "The difference between always tied and never tied models shrinks with the length of the run: it falls, by least "
         "squares, with the logarithm of the number of steps."

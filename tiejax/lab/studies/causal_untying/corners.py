@@ -8,7 +8,7 @@ import numpy as np
 
 from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.claims import gaps, worst_if_diverged
+from tiejax.lab.studies.causal_untying.claims import gaps, least_squares_slope, worst_if_diverged
 from tiejax.statistics.claims import Claim
 
 STATEMENT = (
@@ -32,9 +32,8 @@ def claims(runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[
         return []
     gap_of = [gap_by_seed(results) for _, results in runs]
     seeds = sorted(set.intersection(*map(set, gap_of)))
-    x = np.log(ratios)
-    values = np.array([[gap[seed] for seed in seeds] for gap in gap_of]).reshape(len(runs), len(seeds))
-    slope = (x - x.mean()) @ values / np.square(x - x.mean()).sum()
+    values = [np.array([gap[seed] for seed in seeds], float) for gap in gap_of]
+    slope = least_squares_slope([math.log(ratio) for ratio in ratios], values)
     found = [Claim("corner", STATEMENT, ESTIMAND, slope, 1, unit="bits a byte")]
     alike = len({results["steps"] for _, results in runs}) == 1
     return found if alike and not any(results["gate"]["failed"] for _, results in runs) else untested(found)

@@ -193,9 +193,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         checks.check_rates(self.rates, least=3)
         if (self.tied_rate is None) != (self.untied_rate is None):
             raise BadInput("--tied_rate and --untied_rate: give both or neither")
-        factors = self.table_factors
-        if not factors or any(not factor > 0 for factor in factors) or factors != sorted(set(factors)):
-            raise BadInput(f"--table_factors: expected numbers > 0 in ascending order, got {factors}")
+        checks.check_ascending("table_factors", self.table_factors or [])
         if self.tuned and (given := [name for name in ("tied_factor", "untied_factor") if getattr(self, name) != 1]):
             raise BadInput(f"--{given[0]}: needs --tied_rate and --untied_rate; otherwise it is chosen among --table_factors")
 

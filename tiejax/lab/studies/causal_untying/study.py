@@ -19,6 +19,7 @@ from tiejax.lab.runs.rates import Pair, Tried, best_pairs, rate_lines, tuning_ro
 from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin
+from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.causal_untying import bigram, figures, natural, natural_figures, page, plan, planted_figures
 from tiejax.lab.studies.causal_untying.model import size_of
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
@@ -30,7 +31,6 @@ from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.lab.studies.causal_untying.train import Recipe
 from tiejax.lab.studies.causal_untying.trigger import COSINE, STEP, Cosines, train_triggered
 from tiejax.system.json_values import plain
-from tiejax.text.blocks import spread
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -52,7 +52,10 @@ def run(launched: Launched, console: Console) -> int:
             check_models(settings, text, tried, steps, console)
             rates = rates_of(settings, tried)
             trainer, measured = with_natural_pairs(trainer, rates)
-            test = functools.partial(growing, trainer=trainer)
+            first_seed = seed_list(directory.manifest.all_parts[0])[0]
+            bigrams = bigram.losses_by_length(settings, text, first_seed, steps)
+            gate = Gate(bigrams["1"], settings.gate)
+            test = functools.partial(growing, trainer=trainer, gate=gate)
             arrays, parts, looks = train_seeds(launched, trainer, rates, functools.partial(blocks, settings), test, console)
             arrays, triggered = with_triggered(trainer, parts[0][:block], arrays, rates, threshold_of(trainer, tried))
     except Stopped:
@@ -61,7 +64,6 @@ def run(launched: Launched, console: Console) -> int:
 
     seeds = [seed for part in parts for seed in part]
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
-    gate = Gate(bigram.loss_of_bigram(settings, text, seeds[0], steps), settings.gate)
     body = summarise(arrays, seeds, text.bucket_names, looks, gate, planted_of(arrays, text, steps))
     results = plain(
         {
@@ -72,7 +74,7 @@ def run(launched: Launched, console: Console) -> int:
             "epochs": steps * settings.batch_size / len(text.train),
             "unigram_entropy": text.entropy,
             "bytes_per_token": bytes_per_token(settings, text),
-            "bigram": {"seed": seeds[0], "losses": bigram.losses_by_length(settings, text, seeds[0], steps)},
+            "bigram": {"seed": first_seed, "losses": bigrams},
             "rates": {kind: rate for kind, (rate, _) in rates.items()},
             "table_factors": {kind: factor for kind, (_, factor) in rates.items()},
             "tuning": tuning_rows(tried),
@@ -140,7 +142,7 @@ def bytes_per_token(settings: Settings, text: Text) -> float | None:
     """Return the bytes of a predicted token of the final validation, on average; None with planted symbols."""
     if text.planting is not None:
         return None
-    predicted = text.validation[spread(len(text.validation), settings.final_blocks)][:, 1:]
+    predicted = text.judged(settings.final_blocks)[:, 1:]
     return text.streams.bytes_of(predicted) / predicted.size
 
 
@@ -189,7 +191,7 @@ def planted_facts(text: Text, settings: Settings) -> dict[str, Any]:
     """Return what is planted, for results.json."""
     if text.planting is None or text.ends is None:
         return {}
-    judged = text.validation[spread(len(text.validation), settings.final_blocks)]
+    judged = text.judged(settings.final_blocks)
     return {"planted": facts_of_planting(text.streams, text.planting, text.ends, text.train, judged)}
 
 
@@ -198,10 +200,8 @@ def planted_of(arrays: Arrays, text: Text, steps: int) -> Planted | None:
     return None if text.planting is None else Planted(arrays, text.of_pairs[0], steps)
 
 
-def growing(arrays: Arrays, seeds: Sequence[int], looks: Looks, trainer: Trainer) -> list[dict[str, Any]]:
+def growing(arrays: Arrays, seeds: Sequence[int], looks: Looks, trainer: Trainer, gate: Gate) -> list[dict[str, Any]]:
     """Return the rows of the claims that more seeds may decide: all except those of the control, whose seeds are fixed."""
-    settings, text, steps = trainer.recipe.settings, trainer.recipe.text, trainer.steps
-    gate = Gate(bigram.loss_of_bigram(settings, text, seeds[0], steps), settings.gate)
-    about = arrays, seeds, text.bucket_names, looks, gate, planted_of(arrays, text, steps)
-    rows: list[dict[str, Any]] = summarise(*about)["claims"]
+    text, planted = trainer.recipe.text, planted_of(arrays, trainer.recipe.text, trainer.steps)
+    rows: list[dict[str, Any]] = summarise(arrays, seeds, text.bucket_names, looks, gate, planted)["claims"]
     return [row for row in rows if not row["id"].startswith("cosine/")]

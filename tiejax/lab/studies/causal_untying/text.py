@@ -37,6 +37,10 @@ class Text(NamedTuple):
     ends: Bool[np.ndarray, " original"] | None = None
     natural: Mapping[str, Int[np.ndarray, "pairs 2"]] = {}
 
+    def judged(self, most: int) -> Int32[np.ndarray, "number context"]:
+        """The validation blocks of the final losses: all, or `most` spread evenly."""
+        return self.validation[blocks.spread(len(self.validation), most)]
+
     @property
     def vocabulary(self) -> int:
         """The number of tokens, planted symbols included."""

@@ -101,6 +101,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
     tried = tune(jobs, settings)
     check_models(settings, text, tried, console)
     jobs.rates = {name: each.rate for name, each in tried.items()}
+    bigram = bigram_of(settings, text, seed_list(directory.manifest.all_parts[0])[0])
     while True:
         jobs.train(reported(settings, directory))
         parts = [seed_list(part) for part in directory.manifest.all_parts]
@@ -109,7 +110,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
         records = {(name.method, name.seed): jobs.records[name] for name in models_of(trained, trained.seed_list)}
         metrics, sizes = metrics_of(trained, records), sizes_of(trained, records)
         directory.write_metrics(metrics)
-        passed = gate_of(trained, text, metrics)
+        passed = gate_of(trained, bigram, metrics)
         tested = not passed or not passed["gate"]["failed"]
         findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks, tested)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
@@ -127,16 +128,18 @@ def check_models(settings: Settings, text: Text, tried: Mapping[str, Tried], con
         Gate(loss, settings.gate).check({name: each.losses[each.best].mean() for name, each in tried.items()})
 
 
-def gate_of(settings: Settings, text: Text, metrics: Metrics) -> Results:
-    """Return the bigram model of the first seed, and whether final losses pass the gate, for results.json; {} if masked."""
-    if settings.objective == "masked":
+def bigram_of(settings: Settings, text: Text, seed: int) -> Results | None:
+    """Return the losses of the bigram model of a seed, for results.json; None if masked."""
+    return None if settings.objective == "masked" else {"seed": seed, "losses": losses_of_bigram(settings, text, seed)}
+
+
+def gate_of(settings: Settings, bigram: Results | None, metrics: Metrics) -> Results:
+    """Return the bigram model, and whether final losses pass the gate, for results.json; {} without one."""
+    if bigram is None:
         return {}
-    seed = settings.seed_list[0]
-    losses, of_method = losses_of_bigram(settings, text, seed), dict(zip(settings.names, metrics["test_loss"], strict=True))
-    gate = Gate(losses["test"], settings.gate)
-    return {"bigram": {"seed": seed, "losses": losses}} | gate.facts(
-        finite_means({name: of_method[name] for name in settings.gated})
-    )
+    of_method = dict(zip(settings.names, metrics["test_loss"], strict=True))
+    gate = Gate(bigram["losses"]["test"], settings.gate)
+    return {"bigram": bigram} | gate.facts(finite_means({name: of_method[name] for name in settings.gated}))
 
 
 def reported(settings: Settings, directory: RunDirectory) -> list[ModelName]:
