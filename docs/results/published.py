@@ -9,8 +9,8 @@ ONE_BY_ONE = "Numbers: every "  # title of tables with a row per seed or per pai
 # The fields of claims that are published; `statistic` is what the rules of earlier versions called `estimand`.
 CLAIM_FIELDS = (
     "id", "statement", "statistic", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "n", "estimate",
-    "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "margin", "smallest_detectable", "seeds_needed",
-    "look", "verdict", "note", "latest",
+    "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "skewness", "margin", "equivalence",
+    "smallest_detectable", "seeds_needed", "look", "verdict", "note", "one_arm",
 )  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def test_the_outcome(outcome):
     assert outcome.losses.shape == (3, 2, len(outcome.steps))
     assert outcome.steps[-1] == 60
     np.testing.assert_allclose(outcome.losses[..., -1], outcome.final, rtol=1e-5)  # all 37 examples fit the records too
-    assert set(results["families"]) == {"main", "same", "own"}
+    assert set(results["families"]) == {"main", "own"}
     assert [row["id"] for row in outcome.claims if row["id"].startswith("own")] == ["own/tied"]
     assert outcome.sentence.startswith("For A small model, after 60 steps: ")
     assert outcome.sentence in (folder / "report.html").read_text()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from tiejax.lab.reporting.words import counted, number, undecided, with_unit
+from tiejax.lab.reporting.words import counted, is_equivalent, number, undecided, with_unit
 
 VERDICTS = ("supported", "contradicted", "undecided")
 EARLIER = "earlier rules"  # the rules by which rows of results.json without a format were tested
@@ -25,15 +25,16 @@ def opening(row: Mapping[str, Any]) -> str:
     """
     subject = row["estimand"][:1].upper() + row["estimand"][1:]
     seeds = counted(row["n"], "seed")
+    found = f"{with_unit(row['estimate'], row)} [{', '.join(map(number, row['interval'] or (None, None)))}]"
+    if is_equivalent(row):
+        more = f"; {row['verdict']}: it is not 0" if row["goal"] == "difference" and row["verdict"] != "undecided" else ""
+        return f"{subject} differs from 0 by less than {with_unit(row['margin'], row)}: it is {found} ({seeds}{more})."
     if row["verdict"] == "undecided":
         return f"{subject}: {undecided(row)}."
-    found = f"{with_unit(row['estimate'], row)} [{', '.join(map(number, row['interval'] or (None, None)))}]"
     if row["verdict"] == "exploratory":
         return f"{subject} is {found} ({seeds}; exploratory, not tested)."
     if row["goal"] == "difference" or row["verdict"] == "contradicted":
         return f"{subject} is {found} ({seeds}): {row['verdict']}."
-    if row["goal"] == "equivalence":
-        return f"{subject} differs from 0 by less than {with_unit(row['margin'], row)}: it is {found} ({seeds})."
     side = "more than -" if row["sign"] > 0 else "less than "
     return f"{subject} is {side}{with_unit(row['margin'], row)}: it is {found} ({seeds})."
 

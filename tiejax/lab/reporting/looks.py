@@ -28,7 +28,7 @@ def looks_words(planned: Sequence[int], done: Sequence[int]) -> str:
 def looks_table(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return the table of the look that decided each registered claim; none for a run without looks.
 
-    A verdict stays once it is reached; the estimate from all seeds is a description.
+    A verdict stays once it is reached; estimates are those of all seeds.
     """
     if not results.get("looks"):
         return {}
@@ -36,10 +36,8 @@ def looks_table(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[l
     for claim in results["claims"]:
         if claim["family"] == "registered":
             decided = claim["verdict"] != "undecided"
-            last = claim.get("latest", claim)["estimate"]
-            estimates = ("-" if value is None else f"{value:.3g}" for value in (claim["estimate"], last))
-            rows.append([claim["id"], f"{claim['look']:,} seeds" if decided else "not decided", claim["verdict"], *estimates])
-    return {TABLE: (["claim", "decided at", "verdict", "estimate there", "estimate, all seeds"], rows)}
+            rows.append([claim["id"], f"{claim['look']:,} seeds" if decided else "not decided", claim["verdict"]])
+    return {TABLE: (["claim", "decided at", "verdict"], rows)}
 
 
 def _numbers(values: Sequence[int]) -> str:

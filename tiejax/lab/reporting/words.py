@@ -92,6 +92,13 @@ def undecided(row: Mapping[str, Any]) -> str:
     return f"{found}, which would have shown {inside} in four of five studies"
 
 
+def is_equivalent(row: Mapping[str, Any]) -> bool:
+    """Return whether the claim that the mean difference is closer to 0 than its margin is supported."""
+    if row.get("goal") == "equivalence":
+        return bool(row["verdict"] == "supported")
+    return (row.get("equivalence") or {}).get("verdict") == "supported"
+
+
 def remarks(row: Mapping[str, Any]) -> str:
     """Return what an undecided claim would take, and its note; "" if there is nothing to say.
 
@@ -105,9 +112,12 @@ def remarks(row: Mapping[str, Any]) -> str:
         # With as many seeds, a claim about a margin is undecided only because the value may be near the margin.
         if (row["seeds_needed"] or 0) > row["n"]:
             parts[0] += f"; the margin, {with_unit(row['margin'], row)}, needs {counted(row['seeds_needed'], 'seed')}"
-    if latest := row.get("latest"):
-        found = f"{number(latest['estimate'])} ({interval_words(latest['interval'])})"
-        parts.append(f"decided with {counted(row['look'], 'seed')}; with {latest['n']} the estimate is {found}")
+    elif row["look"] < row["n"]:
+        parts.append(f"decided with {counted(row['look'], 'seed')}; estimate and intervals are those of all {row['n']:,}")
+    if is_equivalent(row) and row["goal"] == "difference":
+        parts.append(f"closer to 0 than the margin, {with_unit(row['margin'], row)} (a second family)")
+    if row.get("skewness") is not None:
+        parts.append(f"skewness {number(row['skewness'])}, so bootstrap-t must reject as well as sign flips")
     if row["note"]:
         parts.append(row["note"])
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)

@@ -95,6 +95,7 @@ def _reverse(planted: Planted, early: str) -> Claim:
         -1,
         unit="of the distance at the untie",
         margin=DISTANCE_MARGIN,
+        one_arm=True,
     )
 
 
