@@ -1,7 +1,4 @@
-"""The gate of studies on text: language models that do not clearly beat a bigram model decide no claim.
-
-What such models decide is which of them descends faster at the very beginning of training.
-"""
+"""The gate of studies on text: language models that do not clearly beat a bigram model decide no claim."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
