@@ -12,6 +12,7 @@ from scipy import stats
 from tiejax.statistics.bootstrap_t import BootstrapT, statistics
 from tiejax.statistics.claims import Claim, assess, assess_in_looks, verdicts
 from tiejax.statistics.holm import holm
+from tiejax.statistics.mean_tests import mean_tests
 from tiejax.statistics.proportions import newcombe
 from tiejax.statistics.sign_flips import SignFlips, subset_means
 
@@ -230,6 +231,20 @@ def test_skewed_differences_and_those_of_one_arm_need_both_tests():
         assert row["p"] == (max(p_values) if both else p_values[0])
         limits = [SignFlips(d, flips).interval(0.05), BootstrapT(d, t).interval(0.05)]
         assert row["interval"] == pytest.approx([min(limits)[0], max(high for _, high in limits)] if both else limits[0])
+
+
+def test_a_mean_that_a_few_seeds_determine_is_not_decided():
+    """Eight of 60 seeds make the mean negative, beyond what both tests doubt; most seeds lie on the other side."""
+    few = np.concatenate([np.full(8, -9.0), 0.1 + 0.01 * np.tile(NOISE, 3)[8:]])
+    rows = assess([claim(few, -1), claim(few, -1, goal="non-inferiority", margin=0.05), claim(UP)])
+    assert max(test.two_sided() for test in mean_tests([few], [False])[0].tests) < 0.01
+    assert [row["verdict"] for row in rows] == ["undecided", "undecided", "supported"]
+    assert (rows[0]["p"], rows[0]["interval_adjusted"]) == (1, None)
+    assert "a few seeds determine the mean" in rows[0]["note"]
+    most = np.concatenate([[9.0], 0.1 + 0.01 * np.tile(NOISE, 2)[1:]])
+    (row,) = assess([claim(most)])
+    assert (row["verdict"], row["note"]) == ("supported", None)
+    assert row["skewness"] > 2
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ and the limits of an interval are m - s t*, at quantiles of t* (B. Efron, The Ja
 Plans, 1982, section 10.10; P. Hall, Ann. Stat. 16 (1988) 927-953). No symmetry is assumed: t* is skewed as the data are.
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, UInt8
 
-RESAMPLES = 99_999
-AT_ONCE = 250  # resamples, so that their rows stay in the cache
+RESAMPLES, BLOCK = 100_000, 4000
 ROUNDING = 1e-9  # relative, of t
 
 
@@ -35,31 +35,41 @@ def statistics(differences: Sequence[np.ndarray]) -> list[Float[np.ndarray, " re
     results: dict[int, np.ndarray] = {}
     for seeds in sorted({len(d) for d in differences}):
         places = [place for place, d in enumerate(differences) if len(d) == seeds]
-        size = -(-seeds // 32) * 32, -(-len(places) // 8) * 8  # so that few shapes are compiled
-        padded = np.zeros(size)
-        padded[:seeds, : len(places)] = np.stack([differences[place] - differences[place].mean() for place in places], axis=1)
+        centred = np.zeros((seeds, -(-len(places) // 8) * 8))  # so that few shapes are compiled
+        centred[:, : len(places)] = np.stack([differences[place] - differences[place].mean() for place in places], axis=1)
         with jax.enable_x64(True):
-            found = np.asarray(_studentised(padded, seeds))
-        results |= {place: np.sort(found[:, column]) for column, place in enumerate(places)}
+            found = np.sort(np.asarray(_studentised(_drawn(seeds), centred)).reshape(RESAMPLES, -1), axis=0)
+        results |= {place: found[:, column] for column, place in enumerate(places)}
     return [results[place] for place in range(len(differences))]
 
 
-@jax.jit
-def _studentised(centred: Float[Array, "most claims"], seeds: Int[Array, ""]) -> Float[Array, "resamples claims"]:
-    """Return t* of all resamples; centred: differences less their mean, of which the first `seeds` rows count."""
-    most, counted = len(centred), (jnp.arange(len(centred)) < seeds)[:, None]
-    spread = jnp.sqrt(jnp.square(centred).sum(axis=0) / seeds)
+@functools.lru_cache(maxsize=2)
+def _drawn(seeds: int) -> UInt8[np.ndarray, "blocks block seeds"]:
+    """Return how often every resample has drawn each seed; no seed is drawn more than 255 times."""
+    rng, counts = np.random.default_rng(seeds), np.empty((RESAMPLES // BLOCK, BLOCK, seeds), np.uint8)
+    row = seeds * np.arange(BLOCK)[:, None]
+    for block in counts:
+        block[:] = np.bincount((row + rng.integers(seeds, size=block.shape)).ravel(), minlength=block.size).reshape(block.shape)
+    return counts
 
-    def of_resample(number: jax.Array) -> jax.Array:
-        drawn = jax.random.randint(jax.random.fold_in(jax.random.key(1), number), (most,), 0, seeds)
-        rows = jnp.where(counted, centred[drawn], 0.0)
-        mean = rows.sum(axis=0) / seeds
-        variance = jnp.square(rows).sum(axis=0) / seeds - jnp.square(mean)
-        flat = variance <= jnp.square(ROUNDING * spread)
-        infinite = jnp.where(jnp.abs(mean) <= ROUNDING * spread, 0.0, jnp.copysign(jnp.inf, mean))
+
+@jax.jit
+def _studentised(
+    drawn: UInt8[Array, "blocks block seeds"], centred: Float[Array, "seeds claims"]
+) -> Float[Array, "blocks block claims"]:
+    """Return t* of all resamples; centred: the differences less their mean."""
+    seeds = len(centred)
+    terms = jnp.concatenate([centred, jnp.square(centred)], axis=1)
+    least = ROUNDING * jnp.sqrt(jnp.square(centred).mean(axis=0))
+
+    def of_block(counts: jax.Array) -> jax.Array:
+        mean, square = jnp.split(counts.astype(float) @ terms / seeds, 2, axis=1)
+        variance = square - jnp.square(mean)
+        flat = jnp.sqrt(jnp.maximum(variance, 0)) <= 1e2 * least  # the difference of two squares is exact to half the digits
+        infinite = jnp.where(jnp.abs(mean) <= least, 0.0, jnp.copysign(jnp.inf, mean))
         return jnp.where(flat, infinite, mean / jnp.sqrt(jnp.where(flat, 1.0, variance)))
 
-    return jax.lax.map(of_resample, jnp.arange(RESAMPLES), batch_size=AT_ONCE)
+    return jax.lax.map(of_block, drawn)
 
 
 class BootstrapT:

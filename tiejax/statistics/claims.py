@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tiejax.statistics.holm import holm, holm_factors
-from tiejax.statistics.mean_tests import MeanTest, mean_tests, skewness
+from tiejax.statistics.mean_tests import MOST_SEEDS, SKEWED, VERY_SKEWED, MeanTest, mean_tests
 from tiejax.statistics.power import seeds_needed, smallest_detectable
 from tiejax.statistics.proportions import mcnemar, newcombe
 
@@ -127,11 +127,11 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> Rows:
 
     Returns:
         For each claim a row of results.json: `id`, `statement`, `family`, `kind`, `goal`, `sign`, `estimand`, `unit`,
-        `differences`, `n`, `estimate`, `interval` (95 %), `interval_adjusted` and its `adjusted_level`, `p`, `p_adjusted`,
-        `skewness` of the differences if it decides how they are tested, `margin`, `equivalence` (for a difference, `p`,
-        `p_adjusted` and `verdict` of the claim that its mean is closer to 0 than the margin), `smallest_detectable` and
-        `seeds_needed` (see `power`), `look` (the number of seeds), `verdict`, `note`, `one_arm`. Fields that are not defined
-        are None, as are infinite ends of an interval.
+        `differences`, `outcomes` (of both arms, for a proportion), `n`, `estimate`, `interval` (95 %), `interval_adjusted` and
+        its `adjusted_level`, `p`, `p_adjusted`, `skewness` of the differences if it decides how they are tested, `margin`,
+        `equivalence` (for a difference, `p`, `p_adjusted` and `verdict` of the claim that its mean is closer to 0 than the
+        margin), `smallest_detectable` and `seeds_needed` (see `power`), `look` (the number of seeds), `verdict`, `note`,
+        `one_arm`. Fields that are not defined are None, as are infinite ends of an interval.
     """
     tests = _tests(claims)
     rows = Rows()
@@ -172,12 +172,13 @@ def verdicts(families: Sequence[Sequence[Claim]], looks: int = 1) -> list[list[s
 
 
 FIELDS = (
-    "id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "n", "estimate", "interval",
-    "interval_adjusted", "adjusted_level", "p", "p_adjusted", "skewness", "margin", "equivalence", "smallest_detectable",
-    "seeds_needed", "look", "verdict", "note", "one_arm",
+    "id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "outcomes", "n", "estimate",
+    "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "skewness", "margin", "equivalence",
+    "smallest_detectable", "seeds_needed", "look", "verdict", "note", "one_arm",
 )  # fmt: skip
 
 
+FEW_SEEDS = f"a few seeds determine the mean: skewed differences, of which fewer than {MOST_SEEDS:.0%} lie on its side"
 DECIDED = ("supported", "contradicted")
 OF_LOOK = ("look", "verdict", "p", "p_adjusted", "note")  # kept from the look that decided a claim
 
@@ -187,7 +188,9 @@ def _described(claim: Claim) -> dict[str, Any]:
     described = {name: getattr(claim, name) for name in names}
     n = len(claim.differences)
     differences = np.asarray(claim.differences, float).tolist()
-    return described | {"differences": differences, "n": n, "look": n, "verdict": _no_verdict(claim)}
+    outcomes = claim.outcomes and [np.asarray(arm, int).tolist() for arm in claim.outcomes]
+    arrays = {"differences": differences, "outcomes": outcomes}
+    return described | arrays | {"n": n, "look": n, "verdict": _no_verdict(claim)}
 
 
 def _no_verdict(claim: Claim) -> str:
@@ -346,17 +349,18 @@ class _Test:
     def row(self, decision: _Decision) -> dict[str, Any]:
         """Return the fields of a registered claim."""
         interval, level = self.adjusted_interval(decision.of_interval)
-        by_skewness = self.means is not None and self.means.by_skewness and not self.is_difference_of_proportions
+        skewness = 0.0 if self.means is None or self.is_difference_of_proportions else self.means.skewness
+        few = abs(skewness) > VERY_SKEWED and self.p == 1  # a few seeds determine the mean
         return {
             **self.estimates(),
-            "interval_adjusted": _finite(interval),
+            "interval_adjusted": None if few else _finite(interval),
             "adjusted_level": level,
             "p": self.p,
             "p_adjusted": decision.p_adjusted,
-            "skewness": skewness(self.claim.differences) if by_skewness else None,
+            "skewness": skewness if abs(skewness) > SKEWED else None,
             "verdict": decision.verdict,
             **self._power(decision.alpha),
-            "note": self._floor(decision.alpha),
+            "note": FEW_SEEDS if few else self._floor(decision.alpha),
         }
 
     def _power(self, alpha: float) -> dict[str, Any]:

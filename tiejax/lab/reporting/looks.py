@@ -9,19 +9,21 @@ TABLE = "Numbers: the look at which each registered claim was decided"
 def parts_words(results: Mapping[str, Any]) -> dict[str, str]:
     """Return the entry of a page's description on looks or on appended seeds; none for a run of one part."""
     if looks := results.get("looks"):
-        return {"looks": looks_words(looks["planned"], looks["done"])}
+        return {"looks": looks_words(looks["planned"], looks["done"], looks.get("appended", False))}
     if parts := results.get("seeds_by_part"):
         appended = ", then ".join(f"{seeds:,}" for seeds in parts[1:])
         return {
-            "appended": f"{appended} seeds, to a run of {parts[0]:,}. The tests take all seeds as planned from the start: if "
-            "seeds were appended because claims were undecided, they reject too often (--until decided accounts for this)"
+            "appended": f"{appended} seeds, to a run of {parts[0]:,} that was not finished, or by joining runs. The tests take "
+            "all seeds as planned from the start"
         }
     return {}
 
 
-def looks_words(planned: Sequence[int], done: Sequence[int]) -> str:
+def looks_words(planned: Sequence[int], done: Sequence[int], appended: bool = False) -> str:
     """Return in words at which numbers of seeds claims were planned to be tested, and were."""
     share = f", each with {1 / len(planned):.3g} of .05" if len(planned) > 1 else ""
+    if appended:
+        return f"at {_numbers(done)} seeds{share}: seeds were appended to a finished run, whose claims had been tested"
     return f"planned at {_numbers(planned)} seeds{share}; done at {_numbers(done)}"
 
 

@@ -248,7 +248,8 @@ class RunDirectory:
         if appended := settings.seed_list[before:]:
             self._write_config(settings)
             parts = (*self.manifest.all_parts, appended)
-            self._change(settings=self.manifest.settings | {"seeds": settings.seeds}, files=files, parts=parts)
+            tested = (*self.manifest.tested, *([before] if self.finished else []))
+            self._change(settings=self.manifest.settings | {"seeds": settings.seeds}, files=files, parts=parts, tested=tested)
         else:
             self._change(files=files)
             self._write_config(settings)
