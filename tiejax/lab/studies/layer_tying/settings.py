@@ -124,9 +124,9 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             that is the first or the last, half or twice of it is tried as well, at most three times
         table_rate: factor of the learning rate, and so of the weight decay, of the embedding tables: of tokens, which is also
             the output layer's, of positions and of token types
-        table_factors: with --rates, factors to choose from likewise, together with the rate, instead of --table_rate. More than
-            four pairs of a rate and a factor are screened by one seed with a third of the steps, and the best four are trained
-            in full
+        table_factors: with --rates, factors for the embedding tables to choose from together with the rate, in ascending order
+            and continued likewise, instead of --table_rate. More than four pairs of a rate and a factor are screened by one
+            seed with a third of the steps, and the best four are trained in full
         rate_seeds: number of seeds that choose among --rates, 1000, 1001, ...; they are not among the reported ones
         gate: with --rates, the run ends before its first seed unless the models of each class that choose its learning rate end
             this many nats below a bigram model of the tokens that a seed sees; claims are tested only if the final losses do so
