@@ -103,29 +103,67 @@ def test_compact_storage_equals_full_storage_over_50_steps_of_random_ties(compac
 
 
 @pytest.mark.slow
-def test_scanned_steps_equal_single_steps():
-    settings = settings_of(dropout=0.1)
+@pytest.mark.parametrize("architecture", ["gpt2", "bert"])
+def test_tables_train_at_their_own_rate_as_with_optax_on_an_unrolled_model(x64, architecture):
+    """Layers 1 and 2 share weights; embedding tables, of which the output layer reads one, have a second AdamW."""
+    settings, owner = settings_of(architecture=architecture, weight_decay=0.1, table_rate=4.0), [0, 1, 1]
+    object.__setattr__(settings, "dtype", "float64")  # not offered by the settings
+    layered, ties = layer_model.build(settings, VOCABULARY, 0, jax.devices()[:1]), [tying.Tie(*TABLE_PATHS)]
+    state, wiring = layered.start(jax.random.key(5), np.array(owner, np.int32)), wiring_of(np.array(owner, np.int32))
+    loss = layer_model.make_loss(settings, layer_model.build_model(settings, VOCABULARY), VOCABULARY, 0)
+    stack, every = stack_of(state.params, STACK), jnp.arange(LAYERS, dtype=jnp.int32)
+    unrolled = rest_of(state.params, STACK), [jax.tree.map(lambda leaf, slot=slot: leaf[slot], stack) for slot in range(2)]
+
+    def mean(unrolled, batch):
+        layers = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(unrolled[1][number] for number in owner))
+        return loss(tying.view(with_stack(unrolled[0], STACK, layers), ties), batch, None, every, every >= 0)
+
+    def label(path, _):
+        return "tables" if path[-1].key == "embedding" else "others"
+
+    rates = {"tables": 4 * settings.learning_rate, "others": settings.learning_rate}
+    by_label = {name: optax.adamw(rate, weight_decay=0.1) for name, rate in rates.items()}
+    labels = jax.tree_util.tree_map_with_path(label, unrolled)
+    assert jax.tree.leaves(labels).count("tables") == (2 if architecture == "gpt2" else 3)
+    theirs = optax.chain(optax.clip_by_global_norm(settings.clip), optax.multi_transform(by_label, labels))
+    opt_state, gradients = theirs.init(unrolled), jax.jit(jax.value_and_grad(mean))
+    for number in range(3):
+        value, grads = gradients(unrolled, batch_of(number))
+        updates, opt_state = theirs.update(grads, opt_state, unrolled)
+        unrolled = optax.apply_updates(unrolled, updates)
+        state, found = layered.step(state, batch_of(number), jax.random.key(0), wiring)
+        assert float(found) == pytest.approx(float(value), rel=1e-10)
+    whole = jax.tree.map(lambda *leaves: jnp.stack(leaves), *unrolled[1])
+    for one, other in zip(jax.tree.leaves(state.params), jax.tree.leaves(with_stack(unrolled[0], STACK, whole)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_scanned_steps_equal_single_steps(factor):
+    settings = settings_of(dropout=0.1, table_rate=factor)
     model = layer_model.build_model(settings, VOCABULARY)
     loss, optimizer = layer_model.make_loss(settings, model, VOCABULARY, 0, 1), layer_model.make_optimizer(settings)
     how = [tying.Tie(*TABLE_PATHS)], "copy", "compact", jax.devices()[:1]
-    owner, ended = np.array([0, 1, 1], np.int32), []
+    owner, ended, rates = np.array([0, 1, 1], np.int32), [], [0.03, 0.02, 0.001]
+    rates = rates if factor == 1 else [(rate, factor * rate) for rate in rates]
     for scanned in (False, True):
         layered = Layered(layer_model.initial(settings, model), loss, optimizer, *how, scanned=scanned)
         state = layered.start(jax.random.key(5), owner)
         keys = [jax.random.key(number) for number in range(3)]
-        state, losses = layered.steps(
-            state, [batch_of(number) for number in range(3)], keys, wiring_of(owner), [0.03, 0.02, 0.001]
-        )
+        state, losses = layered.steps(state, [batch_of(number) for number in range(3)], keys, wiring_of(owner), rates)
         ended.append(jax.device_get((state, losses)))
         assert losses[0] > 0
     for one, other in zip(*map(jax.tree.leaves, ended), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     # Both at the given rate: the first step of AdamW moves a weight by at most the rate, plus its decay.
     first = layered.start(jax.random.key(5), owner)
-    before = np.asarray(first.params["encoder"]["layers"]["qkv"]["kernel"])
-    after, _ = layered.steps(first, [batch_of(0)], keys[:1], wiring_of(owner), [0.03])
-    moved_by = np.abs(np.asarray(after.params["encoder"]["layers"]["qkv"]["kernel"]) - before).max()
-    assert moved_by == pytest.approx(0.03, rel=0.05)
+    before = jax.device_get(first.params)
+    after, _ = layered.steps(first, [batch_of(0)], keys[:1], wiring_of(owner), rates[:1])
+    moved_by = jax.tree.map(lambda new, old: np.abs(np.asarray(new) - old).max(), after.params, before)
+    assert moved_by["encoder"]["layers"]["qkv"]["kernel"] == pytest.approx(0.03, rel=0.05)
+    assert moved_by["embed"]["embedding"] == pytest.approx(0.03 * factor, rel=0.05)
+    assert moved_by["positions"]["embedding"] == pytest.approx(0.03 * factor, rel=0.05)
 
 
 @pytest.mark.slow
@@ -224,7 +262,7 @@ def test_separated_layer_starts_from_its_owner(storage, moments, weights, mu, co
 def test_layered_adamw_equals_optax_with_counts_per_slot(x64):
     rng = np.random.default_rng(0)
     params = {"embed": jnp.asarray(rng.normal(size=(3, 2))), "encoder": {"layers": {"w": jnp.asarray(rng.normal(size=(2, 4)))}}}
-    optimizer = LayeredAdamW(0.1, 0.3, optax.clip_by_global_norm(0.5), STACK)
+    optimizer = LayeredAdamW(0.1, 0.3, optax.clip_by_global_norm(0.5), STACK, tables=("embed",))  # one rate for all
     theirs = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(0.1, weight_decay=0.3))
     state, expected, opt_state = optimizer.init(params), params, theirs.init(params)
     both = wiring_of(tying.independent(2))

@@ -26,11 +26,13 @@ def wiring_of(reads, sends):
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 1e3])
-def test_shared_weights_against_a_loop(x64, max_norm):
+@pytest.mark.parametrize("rates", [RATE, (RATE, 4 * RATE)], ids=["one rate", "two rates"])
+def test_shared_weights_against_a_loop(x64, max_norm, rates):
     """Layers 0 and 2 read one slot, 1 another; layer 2 trains, pauses, and continues with its moments."""
+    table_rate = np.broadcast_to(rates, 2)[1]
     rng = np.random.default_rng(0)
     table, w = rng.normal(size=3), rng.normal(size=(2, 4))
-    optimizer = PerLayerAdamW(RATE, DECAY, clip_as_torch(max_norm), STACK, layers=3)
+    optimizer = PerLayerAdamW(rates, DECAY, clip_as_torch(max_norm), STACK, layers=3, tables=("embed",))
     state = optimizer.init({"embed": jnp.asarray(table), "encoder": {"layers": {"w": jnp.asarray(w)}}})
     reads, moments = [0, 1, 0], {name: [0, np.zeros(4), np.zeros(4)] for name in range(3)} | {"embed": [0, 0.0, 0.0]}
 
@@ -46,7 +48,7 @@ def test_shared_weights_against_a_loop(x64, max_norm):
         state = optimizer.update(grads, state, wiring_of(reads, sends))
         norm = np.sqrt((table_grad**2).sum() + (use_grads**2).sum())  # each use separately, not the sum of layers 0 and 2
         scale = min(1, max_norm / (norm + 1e-6))
-        table = table - RATE * (direction("embed", scale * table_grad) + DECAY * table)
+        table = table - table_rate * (direction("embed", scale * table_grad) + DECAY * table)
         for layer, slot in enumerate(reads):
             if sends[layer]:
                 w[slot] = (1 - RATE * DECAY) * w[slot]

@@ -168,11 +168,11 @@ class Layered:
         return state
 
     def step(
-        self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring, rate: float | None = None
+        self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring, rate: Any = None
     ) -> tuple[LayeredState, jax.Array]:
         """Train a step; return the state and the loss of the batch before the update. `state` is donated.
 
-        rate: learning rate (default: that of the optimizer).
+        rate: learning rate, or a pair of that and the rate of the tables, as the optimizer's `rate` (default: that).
         """
         self.compile_for(state, batch, key, wiring)
         compiled = self._executables["step", self.stack_size(state.params)]
@@ -180,8 +180,8 @@ class Layered:
         after: tuple[LayeredState, jax.Array] = compiled(state, self._place_batch(batch), *others)
         return after
 
-    def _rate_array(self, rate: float | None = None) -> np.ndarray:
-        return np.asarray(self._rate if rate is None else rate)
+    def _rate_array(self, rate: Any = None) -> np.ndarray:
+        return np.asarray(self._rate if rate is None else rate, float)
 
     def steps(
         self,
@@ -189,18 +189,18 @@ class Layered:
         batches: Sequence[Any],
         keys: Sequence[jax.Array],
         wiring: tying.Wiring,
-        rates: Sequence[float] | np.ndarray | None = None,
+        rates: Sequence[Any] | np.ndarray | None = None,
     ) -> tuple[LayeredState, list[jax.Array]]:
         """Train a step on each batch; return the state and the loss of each batch before its update. `state` is donated.
 
-        rates: learning rate of each step (default: that of the optimizer).
+        rates: learning rate of each step, as in `step` (default: that of the optimizer).
         """
         if rates is None:
             rates = [self._rate] * len(batches)
         if not self._scanned or len(batches) == 1:
             losses = []
             for batch, key, rate in zip(batches, keys, rates, strict=True):
-                state, loss = self.step(state, batch, key, wiring, float(rate))
+                state, loss = self.step(state, batch, key, wiring, rate)
                 losses.append(loss)
             return state, losses
         self.compile_for(state, batches[0], keys[0], wiring)

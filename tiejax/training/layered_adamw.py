@@ -25,13 +25,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from tiejax import tying
-from tiejax.training.optimizer import BETAS
+from tiejax.training.optimizer import BETAS, leaves_at
 from tiejax.training.stack import LayeredState, rest_of, stack_of, where_true, with_stack
 
 PyTree = Any
+Step = Callable[[jax.Array, jax.Array], jax.Array]
 EPS = 1e-8  # Adam's epsilon
 
 
@@ -42,29 +44,40 @@ class StackAdamW:
     p -= rate (m / (sqrt(v) + eps) + weight_decay p), with bias-corrected moments m, v.
 
     Attributes:
-        rate: learning rate of a step that is given no other.
+        rate: learning rate of a step that is given no other, or a pair of that and the rate of `tables`.
         weight_decay: factor of the decay.
         clip: transformation that clips the gradients before they enter the moments.
         stack: path of the stack in the parameters.
+        tables: paths of the leaves outside the stack that train at the second rate of a pair.
     """
 
-    rate: float
+    rate: float | tuple[float, float]
     weight_decay: float
     clip: optax.GradientTransformation
     stack: str
+    tables: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
 
     @property
     def _adam(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(*BETAS, EPS)
 
-    def _step_at(self, rate: Any) -> Callable[[jax.Array, jax.Array], jax.Array]:
-        """Return the function (parameter, Adam's update) -> parameter after a step at a learning rate."""
+    def _steps_at(self, rate: Any) -> tuple[Step, Step]:
+        """Return the functions (parameter, Adam's update) -> parameter after a step, that of `tables` second.
+
+        rate: as in `LayeredOptimizer.update`.
+        """
         rate = self.rate if rate is None else rate
 
-        def step(param: jax.Array, update: jax.Array) -> jax.Array:
-            return param - jnp.asarray(rate, param.dtype) * (update + self.weight_decay * param)
+        def at(rate: Any) -> Step:
+            return lambda param, update: param - jnp.asarray(rate, param.dtype) * (update + self.weight_decay * param)
 
-        return step
+        return (at(rate[0]), at(rate[1])) if np.ndim(rate) else (at(rate), at(rate))
+
+    def _rest_after(self, rest: PyTree, updates: PyTree, steps: tuple[Step, Step]) -> PyTree:
+        """Return the parameters outside the stack after a step; steps: those of `_steps_at`."""
+        return jax.tree.map(
+            lambda table, param, update: steps[table](param, update), leaves_at(rest, self.tables), rest, updates
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,12 +98,12 @@ class LayeredAdamW(StackAdamW):
 
     def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring, rate: Any = None) -> LayeredState:
         """Return the state after one step; slots that no layer trains are unchanged. rate: as in `LayeredOptimizer.update`."""
-        step = self._step_at(rate)
+        step, _ = steps = self._steps_at(rate)
         trained = jnp.asarray(wiring.trained) > 0
         grads, _ = self.clip.update(grads, optax.EmptyState())
         rest, rest_state = self._adam.update(rest_of(grads, self.stack), state.rest_state)
         stack, stack_state = jax.vmap(self._adam.update)(stack_of(grads, self.stack), state.stack_state)
-        params, old = jax.tree.map(step, rest_of(state.params, self.stack), rest), stack_of(state.params, self.stack)
+        params, old = self._rest_after(rest_of(state.params, self.stack), rest, steps), stack_of(state.params, self.stack)
         stack = jax.tree.map(lambda param, update: where_true(trained, step(param, update), param), old, stack)
         params = with_stack(params, self.stack, stack)
         stack_state = jax.tree.map(lambda new, old: where_true(trained, new, old), stack_state, state.stack_state)
@@ -139,7 +152,7 @@ class PerLayerAdamW(StackAdamW):
 
         grads: gradients of every layer's use, zero for layers that do not train. rate: as in `LayeredOptimizer.update`.
         """
-        step = self._step_at(rate)
+        step, _ = steps = self._steps_at(rate)
         reads, sends = jnp.asarray(wiring.reads), jnp.asarray(wiring.sends)
         grads, _ = self.clip.update(grads, optax.EmptyState())
         rest, rest_state = self._adam.update(rest_of(grads, self.stack), state.rest_state.rest)
@@ -154,6 +167,6 @@ class PerLayerAdamW(StackAdamW):
 
             return jax.tree.map(at_slot, stack, layer_updates), None
 
-        params = jax.tree.map(step, rest_of(state.params, self.stack), rest)
+        params = self._rest_after(rest_of(state.params, self.stack), rest, steps)
         stack, _ = jax.lax.scan(train, stack_of(state.params, self.stack), (reads, sends, updates))
         return LayeredState(with_stack(params, self.stack, stack), None, PerLayerMoments(layer_states, rest_state))

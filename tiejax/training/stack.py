@@ -37,8 +37,8 @@ class LayeredOptimizer(Protocol):
         """Path of the stack in the parameters, for example `encoder/layers`."""
 
     @property
-    def rate(self) -> float:
-        """Learning rate of a step that is given no other."""
+    def rate(self) -> float | tuple[float, float]:
+        """Learning rate of a step that is given no other, or a pair of that and the rate of the optimizer's tables."""
 
     def init(self, params: PyTree) -> LayeredState:
         """Return the state before the first step of parameters whose tied leaves are stored once (`tying.store`)."""
@@ -49,8 +49,8 @@ class LayeredOptimizer(Protocol):
     def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring, rate: Any = None) -> LayeredState:
         """Return the state after one step.
 
-        grads: gradients of the parameters that `uses` returned. wiring: the wiring of `state.params`. rate: learning rate,
-        possibly traced (default: `self.rate`).
+        grads: gradients of the parameters that `uses` returned. wiring: the wiring of `state.params`. rate: learning rate, or
+        an array of both, possibly traced (default: `self.rate`).
         """
 
 

@@ -17,7 +17,7 @@ from tiejax.lab.comparison.segments import Segment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, looks_done, next_seeds, parts_begun, value_of_first
-from tiejax.lab.runs.rates import KEPT, Pair, Tried, choose_rates
+from tiejax.lab.runs.rates import KEPT, SHORT, Pair, Tried, choose_rates, short_of
 from tiejax.lab.runs.stages import Stages
 from tiejax.training.checkpoint import from_arrays, to_arrays
 from tiejax.training.step import TrainState
@@ -330,16 +330,13 @@ class Tuning(NamedTuple):
         return planned | ({self.in_full: float(-(-KEPT * len(self.seeds) // self.block))} if self.screened else {})
 
 
-SHORT = 3  # the runs that screen have this part of the steps
-
-
 def tune(trainer: Trainer, tuning: Tuning) -> Tried:
     """Choose learning rates by the final loss on the tuning seeds (`choose_rates`)."""
     segment = tuning_segment(tuning.arm)
     parts: dict[Pair, list[Arrays]] = {}
 
     def losses_at(pairs: Sequence[Pair], short: bool = False) -> np.ndarray:
-        of_runs = trainer._replace(steps=max(1, trainer.steps // SHORT)) if short else trainer
+        of_runs = trainer._replace(steps=short_of(trainer.steps)) if short else trainer
         if not short:
             trainer.stages.costs.pop(tuning.in_full, None)
         blocks = tuning.blocks(pairs, short)

@@ -14,6 +14,7 @@ T = TypeVar("T")
 Pair = tuple[float, float]  # a learning rate, and the factor of the tables'
 MOST_EXTENSIONS = 3  # of the tried rates and factors, in screening and in full
 KEPT = 4  # pairs that are trained in full after screening
+SHORT = 3  # the runs that screen have this part of the steps
 
 
 class Tried(NamedTuple):
@@ -62,6 +63,11 @@ class Tried(NamedTuple):
         return any(
             len(set(values)) > 1 and values[self.best] in (min(values), max(values)) for values in (self.rates, self.factors)
         )
+
+
+def short_of(steps: int) -> int:
+    """Return the steps of the runs that screen; steps: those of full runs."""
+    return max(1, steps // SHORT)
 
 
 def choose_rates(

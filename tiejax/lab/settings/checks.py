@@ -84,7 +84,7 @@ def check_rates(rates: Sequence[float], least: int) -> None:
 
 def check_ascending(name: str, values: Sequence[float]) -> None:
     """Check that there are values, and that they are above 0 and ascend."""
-    if not values or any(not value > 0 for value in values) or list(values) != sorted(set(values)):
+    if not values or any(not 0 < value < math.inf for value in values) or list(values) != sorted(set(values)):
         raise BadInput(f"--{name}: expected numbers > 0 in ascending order, got {values}")
 
 

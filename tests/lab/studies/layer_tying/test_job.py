@@ -72,6 +72,21 @@ def test_several_groups_at_once_train_as_one_by_one(tmp_path, monkeypatch):
     assert layered.compilations == before  # one step for all rates
 
 
+@pytest.mark.slow
+def test_factor_of_the_tables_of_a_job_is_that_of_the_settings_or_its_own():
+    """With the factor 1 a program of two rates trains as one with a single rate, bit for bit."""
+    small = {"layers": 2, "width": 8, "heads": 2, "context": 6, "batch_size": 2, "steps": 5, "k": 2, "validate_every": 5}
+    tuned = Settings(**small, rates=[0.01, 0.02], table_factors=[1, 4]).resolved()
+    plain, fixed = Settings(**small).resolved(), Settings(**small, table_rate=4).resolved()
+    data, losses = data_of_groups(), []
+    for settings, factor in ((plain, None), (tuned, 1.0), (fixed, None), (tuned, 4.0)):
+        layered = build(settings, 11, 0, jax.devices()[:1])
+        trained = run_job(layered, settings, Job("untied", 7, None, tying.independent(2), 0.05, factor), data)
+        assert trained is not None
+        losses.append(trained[0]["step"]["loss"].tolist())
+    assert losses[0] == losses[1] != losses[2] == losses[3]
+
+
 def test_groups_at_once_take_a_second(monkeypatch):
     assert job.groups_at_once(1e-9) == 1  # on a CPU
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

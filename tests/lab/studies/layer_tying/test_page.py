@@ -31,7 +31,8 @@ def pictures(analysed, tmp_path_factory):
     return saved
 
 
-def page_of(findings, pictures, **changed):
+def page_of(findings, pictures, later=None, **changed):
+    """Return the page of a run; later: settings that earlier runs do not have."""
     results = {
         **findings,
         "experiment": "layer_tying",
@@ -56,6 +57,7 @@ def page_of(findings, pictures, **changed):
         "epsilon_floor": 0.05, "architecture": "gpt2", "objective": "causal", "storage": "compact", "corpus": ["wikitext-2"],
         "tokenizer": None, "ties": "resolved", "variants": {"low": {"map": "cycle", "lora_rank": 2}},
     }  # fmt: skip
+    settings |= later or {}
     facts = {"command": "python x", "versions": {"jax": "1"}, "python": "3.11", "devices": ["cpu"], "git_commit": "abc"}
     html = page.page(RunOnPage(plain(results), settings, "steps: 4\n", facts, pictures))
     return re.sub(r"data:image/png;base64,[^\"]+", "picture", html)
@@ -102,6 +104,20 @@ def test_report_names_chosen_rates_and_variants(analysed, pictures):
     assert "<td>shared</td><td>0.004 (chosen)</td><td>5.2500</td><td>5.2000, 5.3000</td>" in html
     assert "low: map cycle, lora_rank 2" in html
     assert "8 blocks, learning rate 0.001 (constant), weight" in page_of(analysed[0], pictures)
+
+
+def test_report_shows_the_grid_of_rates_and_factors(analysed, pictures):
+    """The pairs that were only screened, and those that were trained in full; runs before have no factors."""
+    nan = float("nan")
+    tried = {"rates": [0.002, 0.002, 0.004], "factors": [1.0, 2.0, 2.0], "losses": [[nan, nan], [5.2, 5.3], [5.4, 5.5]],
+             "screened": [6.0, 5.8, 5.9], "best": 0.002, "best_factor": 2.0, "at_edge": True, "method": "untied"}  # fmt: skip
+    chosen = {"rates": {"untied": 0.002}, "table_factors": {"untied": 2.0}, "tuning": {"untied": tried}, "tuning_seeds": [7, 8]}
+    html = page_of(analysed[0], pictures, **chosen)
+    assert "untied 0.002, times 2 for the embedding tables (by untied, the last that was tried), chosen on 2 seeds" in html
+    assert "<td>untied</td><td>0.002</td><td>1</td><td>6.0000</td><td>-</td><td>-</td>" in html
+    assert "<td>untied</td><td>0.002 (chosen)</td><td>2</td><td>5.8000</td><td>5.2500</td><td>5.2000, 5.3000</td>" in html
+    fixed = page_of(analysed[0], pictures, later={"table_rate": 4.0})
+    assert "8 blocks, learning rate 0.001, times 4 for the embedding tables (constant), weight" in fixed
 
 
 def test_report_shows_continuations_whatever_the_tokens_spell(analysed, pictures):

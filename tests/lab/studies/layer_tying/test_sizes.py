@@ -86,6 +86,13 @@ def test_records_grow_with_steps_and_methods():
     few, many = settings_of(methods=["untied"], steps=10), settings_of(methods=["untied", "all-one"], steps=1000, seeds=3)
     assert sizes.need(few).records == 10 * 20
     assert sizes.need(many).records == 2 * 3 * 1000 * 20
+    classes, grid = {"methods": ["untied", "all-one"], "steps": 10}, {"rates": [0.1, 0.2, 0.4], "rate_seeds": 3}
+    full = settings_of(**classes, **grid)  # two classes with three rates, three seeds each
+    assert sizes.need(full).records == 2 * 10 * 20 + 2 * 3 * 3 * 10 * 20
+    screened = settings_of(**classes, **grid, table_factors=[1.0, 2.0])  # six short runs of three steps, four pairs in full
+    assert sizes.need(screened).records == 2 * 10 * 20 + 2 * (6 * 3 + 4 * 3 * 10) * 20
+    agent = settings_of(methods=["agent"], steps=9, k=2, **grid)
+    assert sizes.need(agent).records == (1 + 3 * 3) * (9 * 20 + 5 * (3 * 8 + 8 + 3 * 4 + 3 * 4))
 
 
 def test_memory_with_a_given_tokenizer_is_checked_before_the_run_directory(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """End-to-end tests of the layer-tying study: its files, and resumption after a kill."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -244,14 +245,60 @@ def test_the_gate_ends_a_run_before_its_first_seed(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_run_stopped_while_rates_are_tried_resumes_to_the_same_result(data, tmp_path):
+def test_chosen_pairs_train_the_reported_seed(data, tmp_path):
+    """All pairs of a rate and a factor are screened by one seed with a third of the steps, and the best four trained in full.
+
+    The short runs equal runs of so many steps, and the reported models those with the chosen pair, bit for bit.
+    """
+    methods = *arguments(data), "--methods", "[untied,agent]", "--maps", "{}", "--variants", "{}"
+    rates, factors, classes, out = (1e-3, 1e-2, 2e-2), (1.0, 4.0), ("untied", "agent"), tmp_path / "chosen"
+    grid = "--rates", list(rates), "--table_factors", list(factors), "--rate_seeds", 2, "--gate", -9
+    ended = end(start(*methods, *grid, "--out", out, script=SCRIPT))
+    assert ended.status == 0, ended.err
+    results, files = json.loads((out / "results.json").read_text()), list((out / "finished").iterdir())
+    assert list(results["tuning"]) == list(classes)
+    short = [path for path in files if "-screen" in path.name]
+    steps = 7 * len(short) + 22 * (len(files) - len(short))
+    assert re.findall(r"step ([\d,]+) of ([\d,]+)", ended.out)[-1] == (f"{steps:,}", f"{steps:,}")
+    assert not list((out / "models").glob("*seed100*"))
+    html = (out / "report.html").read_text()
+    for name, tried in results["tuning"].items():
+        pairs = list(zip(tried["rates"], tried["factors"], strict=True))
+        screened = {pair: loss for pair, loss in zip(pairs, tried["screened"], strict=True) if loss is not None}
+        full = {pair: losses for pair, losses in zip(pairs, tried["losses"], strict=True) if losses != [None, None]}
+        assert set(itertools.product(rates, factors)) <= set(screened)
+        assert set(sorted(screened, key=screened.get)[:4]) <= set(full)
+        assert (results["rates"][name], results["table_factors"][name]) == min(full, key=lambda pair: sum(full[pair]))
+        assert f"{name} {results['rates'][name]:g}" in html
+    assert "factor of the tables" in html
+    for number, (name, seed) in enumerate(itertools.product(("agent", "untied"), (0, 1000))):
+        rate, factor = (results["rates"][name], results["table_factors"][name]) if seed == 0 else (1e-2, 4.0)
+        pair = "--learning_rate", rate, "--table_rate", factor, "--seeds", [seed], "--steps", 22 if seed == 0 else 7
+        fixed = tmp_path / f"fixed{number}"
+        assert end(start(*methods, "--methods", f"[{name}]", *pair, "--out", fixed, script=SCRIPT)).status == 0
+        tried, found = results["tuning"][name], metrics(fixed)
+        if seed == 0:
+            place = metrics(out)["methods"].tolist().index(name)
+            np.testing.assert_array_equal(metrics(out)["train_loss"][place], found["train_loss"][0])
+        else:
+            place = list(zip(tried["rates"], tried["factors"], strict=True)).index((rate, factor))
+            assert tried["screened"][place] == found["validation_loss"].min()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("factors", "finished"),
+    [((), "*.npz"), (("--table_factors", "[1,4]"), "*-screen.npz"), (("--table_factors", "[1,4]"), "*-rate*[0-9].npz")],
+    ids=["rates", "screening", "in full"],
+)
+def test_run_stopped_while_rates_are_tried_resumes_to_the_same_result(factors, finished, data, tmp_path):
     """The rates that an interrupted run has tried are not tried again; the chosen rates and the models are the same."""
     methods = *arguments(data), "--methods", "[untied,all-one]", "--maps", "{}", "--variants", "{}"
-    argv = *methods, "--rates", "[1e-3,1e-2,1e-1]", "--rate_seeds", 1, "--gate", -9
+    argv = *methods, "--rates", "[1e-3,1e-2,1e-1]", *factors, "--rate_seeds", 1, "--gate", -9
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     assert end(start(*argv, "--out", straight, script=SCRIPT)).status == 0
     process = start(*argv, "--out", stopped, script=SCRIPT)
-    assert wait_until(lambda: len(list((stopped / "finished").glob("*.npz"))) >= 2, process), process.communicate()
+    assert wait_until(lambda: len(list((stopped / "finished").glob(finished))) >= 2, process), process.communicate()
     process.send_signal(signal.SIGINT)
     assert end(process).status == 130
     before = {path: path.stat().st_mtime_ns for path in (stopped / "finished").iterdir()}
@@ -261,7 +308,8 @@ def test_run_stopped_while_rates_are_tried_resumes_to_the_same_result(data, tmp_
     assert ended.status == 0, ended.err
     assert {path: path.stat().st_mtime_ns for path in before} == before
     first, again = (json.loads((out / "results.json").read_text()) for out in (straight, stopped))
-    assert (first["rates"], first["tuning"]) == (again["rates"], again["tuning"])
+    for part in ("rates", "table_factors", "tuning"):
+        assert first[part] == again[part]
     first, again = metrics(straight), metrics(stopped)
     for name in set(first) - {"time_step"}:
         np.testing.assert_array_equal(first[name], again[name], err_msg=name)

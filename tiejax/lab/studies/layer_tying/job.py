@@ -36,9 +36,9 @@ RANDOM_MAPS = 1004  # a random stream used for nothing else
 class Job(NamedTuple):
     """One model to train.
 
-    agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. rate: largest learning rate
-    (default: that of the settings). params: the first parameters, on the host with a slot for every layer (default: random
-    ones).
+    agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. rate, factor: largest learning
+    rate, and factor of the tables' (default: those of the settings). params: the first parameters, on the host with a slot for
+    every layer (default: random ones).
     """
 
     method: str
@@ -46,6 +46,7 @@ class Job(NamedTuple):
     agent: Literal["learner", "random"] | None
     owner: tying.Owner | None
     rate: float | None = None
+    factor: float | None = None
     params: PyTree = None
 
 
@@ -179,7 +180,11 @@ class _Model:
             floor = settings.epsilon_floor
             agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
         state = layered.to_device(saved.state, saved.ties.owner)
-        rates = rates_of(settings, settings.learning_rate if job.rate is None else job.rate)
+        rates = rates_of(
+            settings,
+            settings.learning_rate if job.rate is None else job.rate,
+            settings.table_rate if job.factor is None else job.factor,
+        )
         return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best, rates)
 
     def to_host(self) -> SavedState:
@@ -327,11 +332,11 @@ class _Model:
         )
 
 
-def rates_of(settings: Settings, rate: float) -> np.ndarray:
-    """Return the learning rate of every step, float32 `[steps]`.
+def rates_of(settings: Settings, rate: float, factor: float = 1.0) -> np.ndarray:
+    """Return the learning rate of every step, float32 `[steps]`, with two rates also that of the tables, `[steps, 2]`.
 
     It rises linearly from 0 in the first `warm_up` steps, then stays at `rate` or, with the schedule `cosine`, falls to 0 at
-    the end as rate / 2 (1 + cos(pi x)), where x is the share of the remaining steps that is done.
+    the end as rate / 2 (1 + cos(pi x)), where x is the share of the remaining steps that is done. factor: of the tables' rate.
     """
     assert settings.steps is not None
     rest = optax.constant_schedule(rate)
@@ -339,7 +344,8 @@ def rates_of(settings: Settings, rate: float) -> np.ndarray:
         rest = optax.cosine_decay_schedule(rate, settings.steps - settings.warm_up)
     schedule = warmed_up(rate, settings.warm_up, rest)
     # A constant schedule returns a number of Python.
-    return np.asarray(jax.vmap(lambda step: jnp.asarray(schedule(step)))(jnp.arange(settings.steps)), np.float32)
+    rates = np.asarray(jax.vmap(lambda step: jnp.asarray(schedule(step)))(jnp.arange(settings.steps)), np.float32)
+    return np.outer(rates, np.array([1, factor], np.float32)) if settings.two_rates else rates
 
 
 def groups_at_once(seconds: float) -> int:

@@ -4,6 +4,7 @@ With more accelerators than models, groups of devices train a model together.
 """
 
 import concurrent.futures
+import dataclasses
 import functools
 import threading
 import time
@@ -18,6 +19,7 @@ from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.rates import Pair, short_of
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stopped
 from tiejax.lab.settings.command_line import BadInput
@@ -25,7 +27,7 @@ from tiejax.lab.studies.layer_tying.initial_weights import params_at_start
 from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
 from tiejax.lab.studies.layer_tying.model import build, weights_file
 from tiejax.lab.studies.layer_tying.records import Records, points_of, read_records, records_file
-from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form
+from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form, Settings
 from tiejax.lab.studies.layer_tying.text import Text, build_data
 from tiejax.models import TABLE_PATHS
 from tiejax.training.checkpoint import CheckpointMismatch
@@ -38,17 +40,24 @@ T = TypeVar("T")
 
 
 class ModelName(NamedTuple):
-    """One model of a run. rate: the learning rate, of models that choose it; None for the reported ones."""
+    """One model of a run.
+
+    rate: the learning rate, of models that choose it; None for the reported ones. factor: of the tables' rate, of models that
+    choose it. screens: whether it is trained for a part of the steps only (`short_run`).
+    """
 
     method: str
     seed: int
     rate: float | None = None
+    factor: float = 1.0
+    screens: bool = False
 
 
 def name_of(model: ModelName) -> str:
     """Return the name of a model in file names."""
     rate = "" if model.rate is None else f"-rate{model.rate!r}"
-    return f"{model.method}-seed{model.seed}{rate}"
+    factor = "" if model.factor == 1 else f"-tables{model.factor!r}"
+    return f"{model.method}-seed{model.seed}{rate}{factor}{'-screen' if model.screens else ''}"
 
 
 def records_of(model: ModelName) -> str:
@@ -61,23 +70,32 @@ def weights_of(model: ModelName) -> str:
     return f"models/{name_of(model)}.safetensors"
 
 
+def short_run(settings: Settings) -> Settings:
+    """Return the settings of the models that screen pairs of rates, with a part of the steps and of the warm-up."""
+    assert settings.steps is not None
+    steps = short_of(settings.steps)
+    return dataclasses.replace(settings, steps=steps, warm_up=settings.warm_up * steps // settings.steps)
+
+
 class Jobs:
     """The queue of models of a run, with their progress; models of the same form share the compiled functions of a group.
 
-    records: records of the trained models. rates: learning rate of each class of methods (default: that of the settings).
-    done, here: steps of all models done so far, and steps done since this process began. train_s: seconds of training.
+    records: records of the trained models. rates: learning rate, and factor of the tables', of each class of methods (default:
+    those of the settings). later: steps, by class, of models that will be trained but are not known yet. done, here: steps of
+    all models done so far, and steps done since this process began. train_s: seconds of training.
     """
 
     def __init__(self, launched: Launched, text: Text, console: Console, stop: Callable[[], bool]) -> None:
         assert launched.run is not None
         self._settings, self._text, self._directory = launched.settings, text, launched.run
         self._resume, self._console, self._tracker = launched.switches["resume"], console, launched.tracker
-        self._stop, self._steps = stop, int(launched.settings.steps)
+        self._stop, self._short = stop, short_run(launched.settings)
         self._lock = threading.Lock()  # guards the fields below, except `_data` and `_layered`, whose keys differ by thread
         self._data: dict[tuple[jax.Device, ...], Data] = {}
         self._layered: dict[tuple[tuple[jax.Device, ...], Form], Layered] = {}
         self.records: dict[ModelName, Records] = {}
-        self.rates: Mapping[str, float] = {}
+        self.rates: Mapping[str, Pair] = {}
+        self.later: dict[str, int] = {}
         self._expected: set[ModelName] = set()
         self._waiting: list[ModelName] = []
         self.done, self.here, self.train_s = 0, 0, 0.0
@@ -85,7 +103,7 @@ class Jobs:
     @property
     def total(self) -> int:
         """The number of steps of all expected models."""
-        return len(self._expected) * self._steps
+        return sum(map(self._steps_of, self._expected)) + sum(self.later.values())
 
     @property
     def compile_s(self) -> float:
@@ -123,12 +141,20 @@ class Jobs:
         """Count the steps of models that will be trained, now or later, in `total`."""
         self._expected |= set(models)
 
+    def _of(self, model: ModelName) -> Settings:
+        """Return the settings with which a model is trained."""
+        return self._short if model.screens else self._settings
+
+    def _steps_of(self, model: ModelName) -> int:
+        """Return the number of steps of a model."""
+        return int(self._of(model).steps or 0)
+
     def _ask(self, models: Sequence[ModelName]) -> None:
         """Add models to the queue, unless they are trained; the records of those that an earlier process finished are read."""
         for model in models:
             if model not in self.records and self._directory.holds(records_of(model)):
                 self.records[model] = read_finished(self._directory, model)
-                self.done += self._steps
+                self.done += self._steps_of(model)
         self._waiting += [model for model in models if model not in self.records]
 
     def _work(self, devices: tuple[jax.Device, ...]) -> None:
@@ -159,9 +185,12 @@ class Jobs:
 
     def _train(self, model: ModelName, devices: tuple[jax.Device, ...]) -> None:
         """Train a model, resuming from its last checkpoint if the run is resumed, and keep it unless it was stopped."""
-        settings, agent, data = self._settings, self._agent_of(model), self._data[devices]
+        settings, agent, data = self._of(model), self._agent_of(model), self._data[devices]
+        chosen = self.rates.get(settings.class_of(model.method), (None, None))
+        rate, factor = chosen if model.rate is None else (model.rate, model.factor)
         job = job_of(settings, model.method, model.seed, None if agent is None else self.records[agent])._replace(
-            rate=self.rates.get(settings.class_of(model.method)) if model.rate is None else model.rate,
+            rate=rate,
+            factor=factor,
             params=params_at_start(settings, self._directory, model.method),
         )
         folder = self._directory.checkpoints / name_of(model) / "steps"
@@ -215,7 +244,9 @@ class Jobs:
             self.records[model] = records
         self._directory.remove(f"checkpoints/{name_of(model)}")
         if model.rate is not None:
-            words = f"learning rate {model.rate:g}, validation loss {best_loss(records):.4f}"
+            factor = "" if model.factor == 1 else f", times {model.factor:g} for the tables"
+            steps = f", {self._steps_of(model):,} steps" if model.screens else ""
+            words = f"learning rate {model.rate:g}{factor}{steps}, validation loss {best_loss(records):.4f}"
         else:
             distinct = counted(len(np.unique(records["final"]["final_owner"][0])), "distinct layer")
             words = f"{distinct}, test loss {float(records['final']['test'][0]):.4f}"

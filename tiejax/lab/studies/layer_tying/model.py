@@ -30,6 +30,8 @@ from tiejax.training.placement import DATA, total
 from tiejax.training.stack import LayeredOptimizer, stack_of, with_stack
 
 STACK = "encoder/layers"
+# The tables whose learning rate has a factor; the output layer reads that of the tokens.
+EMBEDDINGS = ("embed/embedding", "positions/embedding", "types/embedding")
 
 
 def build_model(settings: Settings, vocabulary: int, form: Form | None = None) -> models.LanguageModel:
@@ -133,8 +135,12 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
 def make_optimizer(settings: Settings) -> LayeredOptimizer:
     """Return AdamW with moments per distinct layer or, with the published rule of ties, per layer."""
     clip = clip_as_torch if settings.details == "published" else optax.clip_by_global_norm
-    how = settings.learning_rate, settings.weight_decay, clip(settings.clip), STACK
-    return PerLayerAdamW(*how, settings.layers) if settings.ties == "published" else LayeredAdamW(*how)
+    rate = settings.learning_rate
+    rates = (rate, rate * settings.table_rate) if settings.two_rates else rate
+    how = rates, settings.weight_decay, clip(settings.clip), STACK
+    if settings.ties == "published":
+        return PerLayerAdamW(*how, settings.layers, tables=EMBEDDINGS)
+    return LayeredAdamW(*how, tables=EMBEDDINGS)
 
 
 def build(

@@ -170,13 +170,19 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
 def _rate_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """Return the learning rate in words, or that of each class of methods with the seeds that chose it."""
     if not results["rates"]:
-        return f"learning rate {settings['learning_rate']:g}"
+        return f"learning rate {settings['learning_rate']:g}{_factor_words(settings.get('table_rate', 1))}"
+    factors = results.get("table_factors", {})
     rates = ", ".join(
-        f"{name} {rate:g} (by {results['tuning'][name]['method']}"
+        f"{name} {rate:g}{_factor_words(factors.get(name, 1))} (by {results['tuning'][name]['method']}"
         f"{', the last that was tried' if results['tuning'][name]['at_edge'] else ''})"
         for name, rate in results["rates"].items()
     )
     return f"learning rates {rates}, chosen on {counted(len(results['tuning_seeds']), 'seed')} that are not reported"
+
+
+def _factor_words(factor: float) -> str:
+    """Return the factor of the embedding tables' learning rate in words, "" if it is 1."""
+    return "" if factor == 1 else f", times {factor:g} for the embedding tables"
 
 
 def _schedule_words(settings: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Literal, NamedTuple
 
+from tiejax.lab.runs.rates import KEPT
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.shared import (
@@ -121,6 +122,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             those with low-rank adaptations, with each residual scale, without ties, with one distinct layer, with shared layers
             (the first that applies). The first method of a class chooses the rate with the lowest mean validation loss. While
             that is the first or the last, half or twice of it is tried as well, at most three times
+        table_rate: factor of the learning rate, and so of the weight decay, of the embedding tables: of tokens, which is also
+            the output layer's, of positions and of token types
+        table_factors: with --rates, factors for the embedding tables to choose from together with the rate, in ascending order
+            and continued likewise, instead of --table_rate. More than four pairs of a rate and a factor are screened by one
+            seed with a third of the steps, and the best four are trained in full
         rate_seeds: number of seeds that choose among --rates, 1000, 1001, ...; they are not among the reported ones
         gate: with --rates, the run ends before its first seed unless the models of each class that choose its learning rate end
             this many nats below a bigram model of the tokens that a seed sees; claims are tested only if the final losses do so
@@ -166,6 +172,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     schedule: ScheduleName = "constant"
     warm_up: int = 0
     rates: list[float] | None = None
+    table_rate: float = 1.0
+    table_factors: list[float] | None = None
     rate_seeds: int = 2
     gate: float | None = None
     validate_every: int = 250
@@ -198,7 +206,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         super().check()
         sizes = ("batch_size", "steps", "validate_every", "validation_blocks", "test_blocks", "distinct")
         checks.check_counts(self, sizes)
-        checks.check_positive(self, ("clip",))
+        checks.check_positive(self, ("clip", "table_rate"))
         if not 0 <= self.epsilon_floor <= 1:
             raise BadInput(f"--epsilon_floor: expected a number between 0 and 1, got {self.epsilon_floor}")
         checks.check_context(self)
@@ -213,6 +221,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         if self.rates is not None:
             checks.check_rates(self.rates, least=2)
             checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
+        self._check_factors()
         if self.gate is not None and self.objective == "masked":
             raise BadInput("--gate: the bigram model predicts the next token; leave it out, or use --objective causal")
         if self.ties == "published" and self.gradient == "all":
@@ -223,6 +232,16 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             raise BadInput(f"--warm_up: expected an integer >= 0 and below --steps {self.steps}, got {self.warm_up}")
         if self.details == "published" and self.objective == "masked":
             raise BadInput("--details: the published details are those of a causal model; use own, or --objective causal")
+
+    def _check_factors(self) -> None:
+        """Check the factors of the tables' learning rate."""
+        if self.table_factors is None:
+            return
+        checks.check_ascending("table_factors", self.table_factors)
+        if self.rates is None:
+            raise BadInput("--table_factors: are chosen together with the learning rate; give --rates as well, or --table_rate")
+        if self.table_rate != 1:
+            raise BadInput("--table_rate: the factor is chosen among --table_factors; give one of them")
 
     def _check_methods(self) -> None:
         """Check the built-in methods and the user-defined maps."""
@@ -258,6 +277,21 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
     def tuning_seeds(self) -> list[int]:
         """The seeds that choose the learning rates."""
         return list(range(TUNING_SEED, TUNING_SEED + self.rate_seeds))
+
+    @property
+    def factors(self) -> list[float]:
+        """The factors of the tables' learning rate that are tried."""
+        return self.table_factors or [self.table_rate]
+
+    @property
+    def two_rates(self) -> bool:
+        """Whether the tables can have another learning rate than the other parameters."""
+        return self.factors != [1.0]
+
+    @property
+    def screened(self) -> bool:
+        """Whether short runs choose the pairs of a rate and a factor that are trained in full."""
+        return self.table_factors is not None and len(self.rates or ()) * len(self.table_factors) > KEPT
 
     @property
     def variants_by_name(self) -> dict[str, Variant]:

@@ -5,6 +5,7 @@ They count one model, which trains on one device, because the number of devices 
 
 from typing import Any
 
+from tiejax.lab.runs.rates import KEPT, short_of
 from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_token, bytes_of_value
 from tiejax.models import counts
 from tiejax.models.shapes import TOKEN_TYPES, Shape
@@ -48,7 +49,7 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     places = settings.batch_size * settings.context
     return Need(
         state,
-        records_bytes(settings, len(settings.agents)),
+        records_bytes(settings),
         (settings.k + 1) * places * bytes_of_token(vocabulary),
         _on_device(settings, vocabulary) * of_value + settings.layers * places * settings.width * of_state,
     )
@@ -69,10 +70,26 @@ def _on_device(settings: Any, vocabulary: int) -> int:
     return max(values(method) for method in settings.names)
 
 
-def records_bytes(settings: Any, agents: int) -> int:
-    """Return the bytes of the records of all models: their steps, and the actions of `agents` agents."""
-    seeds, actions = settings.number_of_seeds, -(-settings.steps // settings.k)
+def records_bytes(settings: Any) -> int:
+    """Return the bytes of the records of all models: their steps, and the actions of agents."""
+    of_seed = sum(_records_of(settings, name, settings.steps) for name in settings.names)
+    tried = (_records_of(settings, name, steps) * number for name in settings.classes for steps, number in tried_of(settings))
+    return settings.number_of_seeds * of_seed + sum(tried)
+
+
+def tried_of(settings: Any) -> list[tuple[int, int]]:
+    """Return (steps, number) of the models of one class that are certain to be trained to choose its learning rate."""
+    if settings.rates is None:
+        return []
+    pairs, seeds = len(settings.rates) * len(settings.factors), settings.rate_seeds
+    if settings.screened:
+        return [(short_of(settings.steps), pairs), (settings.steps, KEPT * seeds)]
+    return [(settings.steps, pairs * seeds)]
+
+
+def _records_of(settings: Any, method: str, steps: int) -> int:
+    """Return the bytes of the records of a model; method: its method, or its class."""
     step_bytes = FLOAT + 2 * 8  # loss, number of distinct layers, seconds
     # Episode, layer and choice, epsilon, reward, squared error and value, the owner map.
     action_bytes = 3 * 8 + 8 + 3 * FLOAT + settings.layers * INDEX
-    return seeds * int(len(settings.names) * settings.steps * step_bytes + agents * actions * action_bytes)
+    return steps * step_bytes + (-(-steps // settings.k) * action_bytes if method in settings.agents else 0)

@@ -1,6 +1,7 @@
 """Dynamic layer tying: layers tied by an agent during training (Hay and Wolf, ICLR 2024), compared with fixed maps."""
 
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import facts_of, looks_done, next_seeds
-from tiejax.lab.runs.rates import Pair, Tried, choose_rates, rate_lines, tuning_rows
+from tiejax.lab.runs.rates import KEPT, Pair, Tried, best_pairs, choose_rates, rate_lines, tuning_rows
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stopped
 from tiejax.lab.runs.text import keep_text
@@ -75,7 +76,8 @@ def run(launched: Launched, console: Console) -> int:
             "model": model,
             "data": data,
             "steps": settings.steps,
-            "rates": dict(jobs.rates),
+            "rates": {name: rate for name, (rate, _) in jobs.rates.items()},
+            "table_factors": {name: factor for name, (_, factor) in jobs.rates.items()},
             "tuning": {name: row | {"method": settings.classes[name]} for name, row in tuning_rows(tried).items()},
             "tuning_seeds": settings.tuning_seeds if tried else [],
             **findings,
@@ -100,7 +102,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
     jobs.expect(reported(settings, directory))
     tried = tune(jobs, settings)
     check_models(settings, text, tried, console)
-    jobs.rates = {name: each.rate for name, each in tried.items()}
+    jobs.rates = best_pairs(tried)
     bigram = bigram_of(settings, text, seed_list(directory.manifest.all_parts[0])[0])
     while True:
         jobs.train(reported(settings, directory))
@@ -153,23 +155,33 @@ def models_of(settings: Settings, seeds: Sequence[int]) -> list[ModelName]:
 
 
 def tune(jobs: Jobs, settings: Settings) -> dict[str, Tried]:
-    """Choose the learning rate of each class of methods among `--rates`; none without. Raises Stopped.
+    """Choose the learning rate of each class of methods, and the factor of the tables'; {} without `--rates`. Raises Stopped.
 
-    The given rates are tried for all classes at once, further ones class by class.
+    The given pairs are tried for all classes at once, further ones, and those that screening chooses, class by class.
     """
     if settings.rates is None:
         return {}
+    pairs, seeds = list(itertools.product(settings.rates, settings.factors)), settings.tuning_seeds
 
-    def models(method: str, tried: Sequence[float]) -> list[ModelName]:
-        return [ModelName(method, seed, rate) for rate in tried for seed in settings.tuning_seeds]
+    def models(method: str, pairs: Sequence[Pair], screens: bool) -> list[ModelName]:
+        return [ModelName(method, seed, *pair, screens) for pair in pairs for seed in (seeds[:1] if screens else seeds)]
 
-    def losses_of(method: str, pairs: Sequence[Pair]) -> np.ndarray:
-        jobs.train(models(method, [rate for rate, _ in pairs]))
-        return np.array([[best_loss(jobs.records[model]) for model in models(method, [rate])] for rate, _ in pairs])
+    def losses_of(name: str, pairs: Sequence[Pair], screens: bool) -> np.ndarray:
+        if not screens:
+            jobs.later.pop(name, None)
+        asked = models(settings.classes[name], pairs, screens)
+        jobs.train(asked)
+        return np.array([best_loss(jobs.records[model]) for model in asked]).reshape(len(pairs), -1)
 
-    methods = settings.classes
-    jobs.train([model for method in methods.values() for model in models(method, settings.rates)])
-    return {name: choose_rates(settings.rates, functools.partial(losses_of, method)) for name, method in methods.items()}
+    def choose(name: str) -> Tried:
+        in_full = functools.partial(losses_of, name, screens=False)
+        screen = (lambda pairs: losses_of(name, pairs, True)[:, 0]) if settings.screened else None
+        return choose_rates(settings.rates or (), in_full, settings.factors, screen)
+
+    if settings.screened:  # which pairs are trained in full is not known yet
+        jobs.later = dict.fromkeys(settings.classes, KEPT * len(seeds) * int(settings.steps or 0))
+    jobs.train([model for method in settings.classes.values() for model in models(method, pairs, settings.screened)])
+    return {name: choose(name) for name in settings.classes}
 
 
 def announce(settings: Settings, text: Text, parameters: int, console: Console) -> None:
