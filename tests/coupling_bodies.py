@@ -45,6 +45,8 @@ def body_of(values, control=0.3, masked=None, probe=None, similarity=None, retri
         "drop_task": "tags",
         "tuning_seeds": [1000, 1001],
         "unigram_entropy": 6.3,
+        "bigram": {"left": 5.6, "right": 5.5, "both": 5.2},
+        "gate": {"margin": 0.1, "bigram": 5.2, "losses": dict.fromkeys(names, 5.0), "failed": ""},
         "shapes": {},
     }
     for index, (name, shape) in enumerate(DEFAULT_SHAPES.items()):

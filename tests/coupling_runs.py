@@ -48,7 +48,7 @@ def arguments(folder: Path, *more: object) -> list[str]:
         f"verbs: {{train: [{folder}/is.txt, {folder}/may.txt]}}}}"
     )
     files = ["--corpus", str(folder / "corpus.txt"), "--data_dir", str(folder / "prepared")]
-    return [*files, *SMALL, "--shapes", SHAPES, "--tasks", tasks, *map(str, more)]
+    return [*files, *SMALL, "--shapes", SHAPES, "--gate", "-9", "--tasks", tasks, *map(str, more)]
 
 
 def probes(folder: Path) -> list[str]:

@@ -107,6 +107,15 @@ def test_verdicts_of_claims_are_those_of_the_statistics_away_from_edges():
     assert assessed(body, DEFAULT_SHAPES) == assess(claims(body, DEFAULT_SHAPES))
 
 
+def test_no_claim_is_tested_without_passing_the_gate():
+    """Estimates stay, also where a rate is at the edge of its grid."""
+    body = body_of(AS_PUBLISHED)
+    body["rates"]["tags"]["out-256"]["pretrained"]["chosen"] = 5e-4
+    tested, untested = assessed(body, DEFAULT_SHAPES), assessed(body, DEFAULT_SHAPES, tested=False)
+    assert [row["estimate"] for row in untested] == [row["estimate"] for row in tested]
+    assert {(row["family"], row["verdict"], row["p"]) for row in untested} == {("exploratory", "exploratory", None)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("left_out", "gone"),

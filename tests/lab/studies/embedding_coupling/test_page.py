@@ -9,6 +9,7 @@ from pictures import is_a_picture
 
 from tiejax.lab.reporting.figures import save
 from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.embedding_coupling import figures, page
 from tiejax.lab.studies.embedding_coupling.claims import claims
 from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES, Settings
@@ -22,6 +23,7 @@ FACTS = {
     "devices": ["cpu"],
     "git_commit": "abc",
 }
+NOT_OF_A_CHECKPOINT = ("bigram", "gate", "transfer", "unigram_entropy")
 EVERY = {"score_parameters", "output_width", "dropped_layers", "retrieval", "word_similarity", "pretraining"}
 
 
@@ -37,7 +39,7 @@ def body():
         "tasks": {"tags": task | {"cut_off": {"test": 17}, "most_frequent_label": 0.51}},
         "data": {"vocabulary": 3072},
         "steps": 300,
-        "gate": {"baseline": "coupled", "nats_below_unigram": 0.95, "development_gain": 0.25, "passed": True},
+        "transfer": {"baseline": "coupled", "development_gain": 0.25, "passed": True},
         "claims": assess(claims(found, DEFAULT_SHAPES)),
         "timing": {"compile_s": 3.0, "train_s": 60.0, "model_steps_per_s": 20.0},
     }
@@ -138,7 +140,10 @@ def test_report_shows_finding_claims_and_gate(body):
     assert re.search(r"The mean score of out-256 - score of out-16 is [\d.]+ \[[\d., ]+\] \(10 seeds\): supported\.", html)
     assert re.search(r"The mean score of coupled - score of the control of coupled is [\d.]+ ", html)
     assert "seeds that are not reported (1000, 1001)" in html
-    assert "passed: coupled ends 0.95 nats below" in html
+    assert "passed: the models of every shape must end, on average, with at most 5.100 nats; the best bigram" in html
+    assert "the accuracy of coupled on development, less that of its control, is 0.2500" in html
+    assert "5.600 nats from the token on its left, 5.500 from that on its right, and 5.200 from both; mean final" in html
+    assert "out-256 models 5.000" in html
     for row in body["claims"]:
         assert row["id"] in html
     for name, fields in body["shapes"].items():
@@ -147,8 +152,43 @@ def test_report_shows_finding_claims_and_gate(body):
     assert "17 labels cut off in test" in html
 
 
-def test_report_notes_a_failed_gate(body):
-    assert "findings follows from the scores" in rendered(body, gate=body["gate"] | {"passed": False})
+def test_report_begins_with_a_gate_that_is_not_passed(body):
+    failed = "No claim is tested, since the out-16 models end with 5.300 nats."
+    found = claims(body, DEFAULT_SHAPES)
+    html = rendered(body, gate=body["gate"] | {"failed": failed}, claims=assess(untested(found)))
+    assert html.index(failed) < html.index("exploratory, not tested") < html.index("Bigram models of the sentences")
+    assert f"No claim could be tested. {len(found)} more claims are exploratory." in html
+    assert "not passed: the models of every shape" in html
+    assert "findings follows from the scores" not in html
+
+
+def test_report_notes_that_pre_training_does_not_help(body):
+    html = rendered(body, transfer=body["transfer"] | {"passed": False})
+    assert "On development, coupled is not better with pre-training than without" in html
+    assert "findings follows from the scores" in html
+
+
+def test_losses_of_bigrams_stand_beside_those_of_shapes(body, metrics):
+    """In the table of shapes and in the figure of pre-training; the table of a run of an earlier version has none."""
+    before = {name: value for name, value in body.items() if name not in ("bigram", "gate", "transfer")}
+    (columns, rows), (_, without) = (page.tables(part)["Numbers: the shapes"] for part in (body, before))
+    assert rows[len(without) :] == [
+        [f"bigram, {name}", *["-"] * 8, f"{loss:.4f}", "-"] for name, loss in body["bigram"].items()
+    ]
+    assert columns[9] == "loss"
+    (panel,) = figures.plot_pretraining(body, metrics).figure.axes
+    levels = {text.get_text(): line.get_ydata()[0] for text, line in zip(panel.texts, panel.lines[-2:], strict=True)}
+    assert levels == {"unigram entropy": 6.3, "bigram": 5.2}
+    assert all(panel.get_ylim()[0] < level < panel.get_ylim()[1] for level in levels.values())
+
+
+def test_results_of_earlier_versions_are_rendered(body):
+    """Their gate had other conditions, and they had no bigram models."""
+    gate = {"baseline": "coupled", "nats_below_unigram": 0.95, "development_gain": 0.25, "passed": True}
+    before = {name: value for name, value in body.items() if name not in ("bigram", "transfer")} | {"gate": gate}
+    html = rendered(before)
+    assert "Numbers: the shapes" in html
+    assert "igram models" not in html
 
 
 def test_report_without_a_finite_seed_has_no_numbers(body):
@@ -169,10 +209,10 @@ def test_report_of_a_checkpoint_names_it(body):
         **{key: {} for key in ("dropped", "layer_mix", "retrieval", "similarity")},
     }
     changes["claims"] = assess(claims(body | changes, {}))
-    results = {name: value for name, value in (body | changes).items() if name not in ("gate", "unigram_entropy")}
+    results = {name: value for name, value in (body | changes).items() if name not in NOT_OF_A_CHECKPOINT}
     settings = vars(Settings(start="my-bert").resolved())
     html = page.page(RunOnPage(results, settings, "start: my-bert", FACTS, []))
     assert "my-bert" in html
     assert "85,000,000" in html
-    assert "unigram" not in html
+    assert "igram" not in html
     assert [row["id"] for row in results["claims"]] == ["pretraining/score"]

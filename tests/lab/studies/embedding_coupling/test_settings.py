@@ -88,6 +88,7 @@ def test_invalid_shapes_are_named(fields, words):
         ({"min_length": 65}, ("--min_length", "--max_length 64")),
         ({"start": "x", "corpus": ["b"]}, ("--start and --corpus", "one of them")),
         ({"start": "x", "shapes": {"a": SHAPE}}, ("--start and --shapes", "one of them")),
+        ({"start": "x", "gate": 0.0}, ("--gate", "--start", "leave --gate out")),
     ],
 )
 def test_invalid_settings_are_reported_in_one_line(fields, words):
@@ -98,8 +99,23 @@ def test_invalid_settings_are_reported_in_one_line(fields, words):
         assert word in str(error.value)
 
 
-def test_a_checkpoint_has_no_shapes():
-    assert Settings(start="folder").resolved().every_shape == {}
+def test_a_checkpoint_has_no_shapes_and_no_gate():
+    settings = Settings(start="folder").resolved()
+    assert (settings.every_shape, settings.gate) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "gate"),
+    [
+        ({}, None),  # a demonstration
+        ({"corpus": ["a"]}, 0.1),
+        ({"languages": {"en": ["a"]}}, 0.1),
+        ({"corpus": ["a"], "gate": -9.0}, -9.0),
+        ({"gate": 0.0}, 0.0),
+    ],
+)
+def test_models_of_a_corpus_must_beat_a_bigram_model(fields, gate):
+    assert Settings(**fields).resolved().gate == gate
 
 
 def broken(folder, name, content):

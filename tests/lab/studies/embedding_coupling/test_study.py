@@ -12,8 +12,9 @@ from processes import EXPERIMENTS, end, start, wait_until
 
 from tiejax.checkpoints.hub.weights import load
 from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.resume import read
 from tiejax.lab.studies.embedding_coupling.preparation import costs_of, prepare
-from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.lab.studies.embedding_coupling.settings import STUDY, Settings
 
 pytestmark = pytest.mark.slow
 
@@ -96,9 +97,34 @@ def test_run_writes_its_files(run):
                 assert at_edge == (shape == "coupled" and task != MIX and (task, shape, arm) in edges)
         if row["id"] == "similarity/output-width":
             assert "edge" not in (row["note"] or "")
+    assert results["gate"]["bigram"] == min(results["bigram"].values())
+    assert results["gate"]["failed"] == ""  # the small runs allow any loss
+    last = found["validation_loss"][..., -1].mean(axis=1).tolist()
+    assert results["gate"]["losses"] == dict(zip(found["shapes"].tolist(), map(pytest.approx, last), strict=True))
     page = (run / "report.html").read_text()
+    assert f"and {results['bigram']['both']:.3f} from both; mean final losses: coupled models {last[0]:.3f}" in page
     assert "Shapes of input and output embeddings" in page
     assert "2 seeds: no difference can be decided" in page
+
+
+def test_models_worse_than_a_bigram_end_the_run_before_fine_tuning(run, folder):
+    """With one line. The same bigram is printed as in a run that passes, and another gate continues the run."""
+    out, bigrams = folder / "worse", results_of(run)["bigram"]
+    line = arguments(folder, "--out", out, *probes(folder), "--gate", 0.1)
+    ended = end(start(*line, script=SCRIPT), timeout=900)
+    assert ended.status == 2
+    (error,) = ended.err.splitlines()
+    assert "--gate: the coupled models end with " in error
+    assert f"where a bigram model has {min(bigrams.values()):.3f} and at least 0.1 less is expected; train for more" in error
+    printed = ", ".join(f"{name} {loss:.4f}" for name, loss in bigrams.items())
+    assert f"bigram models of the sentences that pre-training reads, in nats a masked token: {printed}" in ended.out
+    with np.load(run / "finished" / "pretrain.coupled.npz") as arrays:
+        of_tuning = arrays["validation_loss"][2:, -1].mean()
+    beside = f"coupled: pre-trained to {of_tuning:.4f} nats (seeds for tuning); best bigram model: {min(bigrams.values()):.4f}"
+    assert beside in ended.out
+    assert [path.name for path in (out / "finished").iterdir()] == ["pretrain.coupled.npz"]
+    again = read(STUDY, ["--resume", "--out", str(out), "--gate", "-9"])
+    assert again.settings.gate == -9
 
 
 def test_all_shapes_start_from_almost_uniform_predictions(run):
@@ -163,7 +189,7 @@ def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
     out = folder / "started"
     line = arguments(folder, "--out", out, *probes(folder), "--start", run / "models" / "out-4" / "seed-1")
     at = line.index("--shapes")
-    ended = end(start(*line[2:at], *line[at + 2 :], script=SCRIPT), timeout=900)
+    ended = end(start(*line[2:at], *line[at + 4 :], script=SCRIPT), timeout=900)
     assert (ended.status, ended.err) == (0, "")
     results = results_of(out)
     assert list(results["shapes"]) == ["checkpoint"]
@@ -174,6 +200,7 @@ def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
     assert len(before["input"]) == 2
     assert not (out / "models").exists()
     assert {row["id"] for row in results["claims"]} == {"pretraining/score"}
+    assert not {"gate", "bigram", "transfer"} & set(results)
     assert "report.html" in os.listdir(out)
 
 

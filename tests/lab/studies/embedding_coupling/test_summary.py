@@ -1,9 +1,19 @@
-"""Tests of the collected results of a run with diverged models, on tiny arrays."""
+"""Tests of the collected results of a run with diverged models, and of its gate, on tiny arrays."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tiejax.lab.studies.embedding_coupling import study
+from tiejax.lab.studies.embedding_coupling.preparation import Prepared
+from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.summary import collect, collect_all
+from tiejax.lab.studies.embedding_coupling.text import Text
+from tiejax.pretraining.step_plan import StepPlan
+from tiejax.text.array_records import Sequences
+from tiejax.text.tokenizer import Vocabulary
+from tiejax.text.twins import Twins
 
 SEEDS = [5, 7, 9]
 
@@ -77,3 +87,48 @@ def test_a_diverged_pre_training_leaves_only_the_control(stages):
 def test_a_tuning_seed_that_diverges_excludes_nothing(stages):
     stages["pretrain.a"]["record_finite"][3] = False
     assert collect(["a", "b"], ["tags"], stages, SEEDS)["seeds"] == SEEDS
+
+
+def concluded(stages, gate, bigram):
+    """Return results.json of a run of these stages. Shapes `a` and `b` end with 1, 3 and 5 nats."""
+    shape = {"embed_in": 4, "embed_out": 4, "width": 8, "layers": 2, "heads": 2}
+    settings = Settings(
+        seeds=SEEDS, rate_seeds=1, shapes={"a": shape, "b": shape}, tasks={"tags": {"train": "x"}}, gate=gate
+    ).resolved()
+    train, vocabulary = Sequences(np.arange(9), np.array([0, 9])), Vocabulary(9, 0, 1, 2, 3, 4, ("",) * 9)
+    text = Text(None, vocabulary, Twins(9, (), (), ()), train, train, None, {}, b"")
+    task, probes = SimpleNamespace(name="tags", facts={}), SimpleNamespace(facts={})
+    prepared = Prepared(text, StepPlan(4, 1, 1, 1, 0.0, 0.0), [task], probes, None)
+    return study.conclude(settings, prepared, stages, {"left": 4.0, "right": 4.5, "both": bigram})
+
+
+@pytest.mark.parametrize(
+    ("gate", "bigram", "failing"),
+    [(0.1, 3.2, []), (0.1, 3.05, ["a", "b"]), (0.1, 9.0, []), (-1.0, 2.5, []), (None, 1.0, []), (1.5, 9.0, ["a", "b"])],
+)
+def test_claims_are_tested_if_the_reported_models_pass_the_gate(stages, gate, bigram, failing):
+    """The best bigram model counts, which has 4 nats where that of both neighbours is worse."""
+    found = concluded(stages, gate, bigram)
+    assert found["bigram"] == {"left": 4.0, "right": 4.5, "both": bigram}
+    assert (found["gate"]["margin"], found["gate"]["bigram"]) == (gate, min(bigram, 4.0))
+    assert found["gate"]["losses"] == {"a": 3.0, "b": 3.0}  # without the tuning seed, whose models end with 7 nats
+    assert [name for name in ("a", "b") if f"the {name} models end with 3.000" in found["gate"]["failed"]] == failing
+    families = {row["family"] for row in found["claims"]}
+    assert families == {"exploratory" if failing else "registered"}
+
+
+def test_the_gate_judges_a_shape_without_its_diverged_seed(stages):
+    stages["pretrain.a"]["record_finite"][0, 1] = False
+    found = concluded(stages, 0.1, 3.5)
+    assert found["gate"]["losses"] == {"a": 4.0, "b": 3.0}
+    assert "the a models end with 4.000" in found["gate"]["failed"]
+    assert "the b models" not in found["gate"]["failed"]
+
+
+def test_the_condition_on_transfer_is_about_development(stages):
+    """In the stages of this module, the control scores higher."""
+    found = concluded(stages, 0.1, 3.2)["transfer"]
+    of_start = stages["scores.a.tags"]["development_accuracy"].mean(-1)
+    assert found == {"baseline": "a", "development_gain": np.median(of_start[0] - of_start[1]), "passed": False}
+    stages["scores.a.tags"]["development_accuracy"] = stages["scores.a.tags"]["development_accuracy"][::-1]
+    assert concluded(stages, 0.1, 3.2)["transfer"]["passed"]

@@ -14,42 +14,6 @@ from tiejax.lab.studies.text_mlm.settings import STUDY
 from tiejax.text.array_records import Sequences
 from tiejax.text.ngram import masked_losses
 from tiejax.text.packing import TextFeed
-from tiejax.text.twins import Twins
-
-LENGTHS = np.random.default_rng(0).integers(3, 9, 57)
-OFFSETS = np.concatenate([[0], np.cumsum(LENGTHS)])
-TEXT = Sequences(np.repeat(np.arange(1, 58), LENGTHS).astype(np.uint16), OFFSETS)  # every token is the number of its sentence
-
-
-@pytest.mark.parametrize("feed", [{}, {"packed": False}, {"packed": False, "epochs_apart": True}])
-@pytest.mark.parametrize("steps", [1, 2, 40])
-def test_sentences_are_those_that_the_steps_read(feed, steps):
-    """The numbers of the sentences equal those in the rows of the steps; 40 steps are more than an epoch."""
-    source = TextFeed(*TEXT, 16, 0, rows=10, window=1, **feed)
-    windows = source.open([(5, 0)], range(1), 1, 0)
-    read = {int(token) for _ in range(steps) for token in np.unique(next(windows).tokens)} - {0}
-    found = bigram.sentences_of(source.stream(5), steps * 10)
-    assert set(found.ids.tolist()) == read
-    assert (len(read) < 57) == (steps < 40)
-    np.testing.assert_array_equal(found.ids, np.repeat(sorted(read), LENGTHS[np.array(sorted(read)) - 1]))
-    np.testing.assert_array_equal(np.diff(found.offsets), LENGTHS[np.array(sorted(read)) - 1])
-
-
-def test_long_texts_are_counted_from_their_beginning(monkeypatch):
-    monkeypatch.setattr(bigram, "MOST_TOKENS", 50)
-    found = bigram.sentences_of(TextFeed(*TEXT, 16, 0, rows=10).stream(5), 10_000)
-    assert found.offsets[-1] == len(found.ids) <= 50 < len(found.ids) + LENGTHS[len(found.offsets) - 1]
-
-
-def test_twins_are_planted_with_their_probabilities():
-    twins = Twins(6, ("a", "b"), (2, 4), (0.5, 0.1))
-    whole = text.Text(None, twins, None, None, {}, b"")
-    before = Sequences(np.tile(np.arange(6), 20_000).astype(np.uint16), np.array([0, 120_000]))
-    after = bigram.planted(before, whole, np.random.default_rng(0)).ids
-    share = [np.mean(after[before.ids == token] != token) for token in range(6)]
-    assert share == pytest.approx([0, 0, 0.5, 0, 0.1, 0], abs=0.02)
-    original = np.where(after >= 6, np.array([2, 4])[np.maximum(after, 6) - 6], after)
-    np.testing.assert_array_equal(original, before.ids)
 
 
 @pytest.fixture

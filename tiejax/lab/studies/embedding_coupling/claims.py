@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.embedding_coupling.summary import rate_at_edge, score
 from tiejax.models.shapes import Shape
 from tiejax.statistics.arms import replace_diverged, replace_undefined
@@ -233,11 +234,14 @@ def _values(body: Mapping[str, Any], measure: str, name: str) -> np.ndarray | No
     return replace_diverged(every, np.isnan(every), "low")[0]
 
 
-def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> list[dict[str, Any]]:
+def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape], tested: bool = True) -> list[dict[str, Any]]:
     """Return the tested claims; those that depend on a rate at the edge of its grid stay undecided, and say so.
 
-    A score at the best rate of a grid is that of the best rate only if the optimum lies inside.
+    A score at the best rate of a grid is that of the best rate only if the optimum lies inside. If not `tested`, all claims are
+    exploratory.
     """
+    if not tested:
+        return assess(untested(claims(body, shapes)))
     names = names_of(body, shapes)
     by_id = {comparison.id: comparison for comparison in CONTRASTS}
     rows = []

@@ -75,13 +75,23 @@ def build_model(settings: Settings, shape: Shape, text: Text) -> models.Language
     return bert.build(shape, text.twins.vocabulary, settings.max_length, rematerialise=settings.rematerialise, dtype=dtype)
 
 
+def feed_of(settings: Settings, text: Text, plan: StepPlan) -> TextFeed:
+    """Return the feed of the training sentences, the same for all members."""
+    padding = text.vocabulary.pad
+    return TextFeed(*text.train, settings.max_length, padding, plan.rows, order=ORDER, languages=text.languages)
+
+
+def validation_stream(settings: Settings, text: Text) -> Stream:
+    """Return the stream of the validation sentences."""
+    return Stream(*text.validation, settings.max_length, text.vocabulary.pad, ORDER)
+
+
 def build_ensemble(settings: Settings, shape: Shape, text: Text, plan: StepPlan) -> training.Ensemble:
     """Build the pre-training ensemble of a shape, with its recorders."""
     vocabulary = text.vocabulary
     objective = MaskedLM(build_model(settings, shape, text), shape.coupled)
     masking = Masking(text.twins, vocabulary.special, vocabulary.mask, plan.slots, whole_sentences=settings.cipher)
-    stream = Stream(*text.validation, settings.max_length, vocabulary.pad, ORDER)
-    held_out = held_out_rows(stream, settings.validation_batches, plan)
+    held_out = held_out_rows(validation_stream(settings, text), settings.validation_batches, plan)
     bucket = np.zeros(text.twins.vocabulary, np.int32)
     validation = Validation(objective.predict, masking, held_out, bucket, 1, plan.rows_of_device)
 
@@ -112,7 +122,7 @@ def build_ensemble(settings: Settings, shape: Shape, text: Text, plan: StepPlan)
             "validation": training.Recorder(settings.validate_every, validate),
         },
         max_norm=settings.clip,
-        source=TextFeed(*text.train, settings.max_length, vocabulary.pad, plan.rows, order=ORDER, languages=text.languages),
+        source=feed_of(settings, text, plan),
         members=training.Scanned(),
         devices=plan.mesh,
         precision=settings.matmul_precision,

@@ -193,23 +193,25 @@ def plot_similarity(body: Body) -> Plot | None:
 
 
 def plot_pretraining(body: Body, metrics: Mapping[str, np.ndarray]) -> Plot | None:
-    """Plot the validation loss of each shape over pre-training, as means over seeds, and the unigram entropy."""
+    """Plot the validation loss of each shape over pre-training, as means over seeds, beside unigram and bigram models."""
     if not body["pretraining"]:
         return None
-    entropy, losses = body["unigram_entropy"], metrics["validation_loss"]
+    entropy, bigram, losses = body["unigram_entropy"], body["gate"]["bigram"], metrics["validation_loss"]
     figure, axes = figures.new_figure(1, 1, 7.2, 3.8)
     panel = axes[0, 0]
     for number, (name, values) in enumerate(zip(metrics["shapes"].tolist(), losses, strict=True)):
         panel.plot(metrics["validation_step"], values.mean(0), label=name, **_style(number))
     _plot_level(panel, entropy, "unigram entropy", GREEN)
+    _plot_level(panel, bigram, "bigram", "black")
     shown = losses[..., 1:].ravel()
-    panel.set_ylim(min(shown.min(), entropy) - 0.1, max(np.quantile(shown, 0.98), entropy) + 0.2)
+    panel.set_ylim(min(shown.min(), bigram, entropy) - 0.1, max(np.quantile(shown, 0.98), bigram, entropy) + 0.2)
     figures.thousands(panel)
     panel.set_ylabel("validation loss (nats per masked token)")
     figures.legend_below(figure, panel)
     return Plot(
         "pretraining",
         "Validation loss at masked tokens over pre-training: means over seeds, all shapes on the same batches and masks. "
-        "Dotted: the loss of a model that knows only token frequencies.",
+        "Dotted: the loss of a model that knows only token frequencies, and that of the best bigram model of the sentences "
+        "that pre-training reads.",
         figure,
     )

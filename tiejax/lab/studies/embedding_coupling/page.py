@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import openings, tally
+from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, reproduction, timing_words
 from tiejax.lab.studies.embedding_coupling.encoders import STARTS
@@ -71,6 +71,8 @@ def _shapes(results: Mapping[str, Any]) -> Table:
         ]
         for name, fields in shapes.items()
     ]
+    of_bigram = results.get("bigram", {}).items()  # runs of earlier versions have none
+    rows += [[f"bigram, {name}", *["-"] * (len(columns) - 3), f"{loss:.4f}", "-"] for name, loss in of_bigram]
     return columns, rows
 
 
@@ -138,10 +140,15 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
             f"decay {settings['weight_decay']:g}, gradient norm clipped at {settings['clip']:g}; no dropout",
             "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
         }
-    if gate := results.get("gate"):
-        words["gate"] = (
-            f"{'passed' if gate['passed'] else 'not passed'}: {gate['baseline']} ends {gate['nats_below_unigram']:.2f} nats "
-            f"below the unigram entropy (required: .3) and gains {gate['development_gain']:.4f} on development over its control"
+        if (gate := results.get("gate", {})).get("margin") is not None:
+            words["gate"] = (
+                f"{'not passed' if gate['failed'] else 'passed'}: the models of every shape must end, on average, with at most "
+                f"{gate['bigram'] - gate['margin']:.3f} nats; the best bigram model has {gate['bigram']:.3f}"
+            )
+    if transfer := results.get("transfer"):
+        words["transfer"] = (
+            f"the accuracy of {transfer['baseline']} on development, less that of its control, is "
+            f"{transfer['development_gain']:.4f} (median over seeds); it must be above 0"
         )
     words |= {
         "tasks": "; ".join(tasks),
@@ -161,15 +168,19 @@ def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
     results, settings, claims = run.results, run.settings, run.results["claims"]
     notes = [*excluded_notes(results), *few_seeds_notes(results, fewest_seeds)]
-    if results.get("gate") and not results["gate"]["passed"]:
-        notes.append("The gate (see Setting) was not passed: nothing about the paper's findings follows from the scores.")
+    if "transfer" in results and not results["transfer"]["passed"]:
+        notes.append(
+            f"On development, {results['transfer']['baseline']} is not better with pre-training than without: nothing about "
+            "the paper's findings follows from the scores."
+        )
+    failed, compared = gate_sentences(results)
     reproduce = reproduction(run.facts, run.settings_text)
     if settings["tokenizer"] is None and settings["start"] is None:
         reproduce["With its vocabulary (training it again gives different tokens):"] = "--tokenizer tokenizer.json"
     return report.render(
         title="Shapes of input and output embeddings",
         question=QUESTION,
-        finding=[*filter(None, [openings(claims, LEADING)]), tally(claims)],
+        finding=[*filter(None, [failed, openings(claims, LEADING), compared]), tally(claims)],
         setting=_setting(results, settings, run.facts),
         notes=notes,
         claims={"Claims": claims},

@@ -83,18 +83,18 @@ def costs_of(settings: Settings, prepared: Prepared) -> dict[str, float]:
 
     They are used to estimate progress and remaining time.
     """
-    costs: dict[str, float] = {}
+    costs, transfer = dict[str, float](), dict[str, float]()
     plan, seeds = prepared.plan, len(settings.trained_seeds)
     for name, shape in settings.every_shape.items():
         weights = layer_matrices(shape.width, FEED_FORWARD * shape.width)
         head = shape.embed_out * (shape.width + prepared.text.twins.vocabulary)
         step_cost = float(plan.rows * settings.max_length * shape.layers * weights + plan.slots * plan.mesh * head)
         costs[f"pretrain.{name}"] = TRAINING * seeds * plan.steps * step_cost
-        costs |= _of_transfer(settings, prepared.tasks, name, shape.layers - shape.drop, shape.width)
+        transfer |= _of_transfer(settings, prepared.tasks, name, shape.layers - shape.drop, shape.width)
     if prepared.start is not None:
         model = prepared.start.model
-        costs |= _of_transfer(settings, prepared.tasks, CHECKPOINT, model.encoder.layers, model.width)
-    return costs
+        transfer |= _of_transfer(settings, prepared.tasks, CHECKPOINT, model.encoder.layers, model.width)
+    return costs | transfer
 
 
 def _of_transfer(settings: Settings, tasks: list[TaskData], name: str, layers: int, width: int) -> dict[str, float]:

@@ -49,7 +49,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         shapes: encoder shapes to compare, as a mapping from names to {embed_in, embed_out, width, layers, heads, coupled,
             drop}; feed-forward layers are four times as wide as the encoder, and the top `drop` layers are dropped after
             pre-training (default: nine small shapes)
-        baseline: shape used to check that pre-training is long enough (default: the first)
+        baseline: shape whose score on development must be above that of its control (default: the first)
         max_length: number of tokens in a row; longer sentences are cut
         min_length: minimum number of tokens in a sentence; shorter ones are dropped
         batch_rows: number of rows per pre-training step, filled with whole sentences
@@ -62,6 +62,10 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         record_every: steps between records of the training loss
         validate_every: steps between validations
         validation_batches: batches per validation
+        gate: the run ends before its first fine-tuning unless the tuning seeds of every shape end, on average, this many nats
+            below the best of three bigram models of the sentences that pre-training reads, of the token on the left, on the
+            right, and both; claims are tested only if the reported seeds do so too. A negative number allows losses above it.
+            With --resume, it may change (default: .1; without --corpus and --languages there is no such condition)
         tasks: tasks for fine-tuning and probes, as a mapping from names to {train, development, test, text, label, examples}.
             CoNLL-U files are for tagging (UPOS); CSV, TSV and JSON lines with columns text and label, several files of one
             class each, and tfds:NAME are for classification. Without development and test, train is split by hashes (default:
@@ -106,6 +110,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
     record_every: int = 25
     validate_every: int = 100
     validation_batches: int = 8
+    gate: float | None = None
     tasks: dict[str, dict[str, Any]] | None = None
     examples: int = 1000
     fine_tuning_epochs: float = 5
@@ -150,6 +155,8 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
             fields["tasks"] = {"library": {}}
         if self.baseline is None:
             fields["baseline"] = next(iter(fields["shapes"]), None)
+        if self.gate is None and (self.corpus or self.languages):
+            fields["gate"] = 0.1
         if self.drop_task is None:
             fields["drop_task"] = next(iter(fields["tasks"]), None)
         settings = Settings(**fields)
@@ -176,6 +183,8 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         checks.check_shares(self, ("fine_tuning_dropout",))
         if not self.fine_tuning_rates or not all(0 < rate < math.inf for rate in self.fine_tuning_rates):
             raise BadInput(f"--fine_tuning_rates: expected rates above 0, got {cut(self.fine_tuning_rates)}")
+        if self.gate is not None and self.start is not None:
+            raise BadInput("--gate: a checkpoint given with --start is not pre-trained here; leave --gate out")
         self._check_corpus()
         self._check_shapes_and_tasks()
 
@@ -266,7 +275,7 @@ STUDY = Study(
     run="tiejax.lab.studies.embedding_coupling.study:run",
     sizes=sizes,
     prepare="tiejax.lab.studies.embedding_coupling.preparation:prepare",
-    may_change=("checkpoint_every", "data_dir", "mesh", "tracker"),
+    may_change=("checkpoint_every", "data_dir", "gate", "mesh", "tracker"),
     single_process=True,
     # As for text_mlm: CPU devices share a member only if --mesh says so.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.trained_seeds) % cores() == 0,
