@@ -178,7 +178,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-FEW_SEEDS = f"a few seeds determine the mean: skewed differences, of which fewer than {MOST_SEEDS:.0%} lie on its side"
+FEW_SEEDS = f"a few seeds determine the mean: skewed differences, of which fewer than {100 * MOST_SEEDS:g} % lie on its side"
 DECIDED = ("supported", "contradicted")
 OF_LOOK = ("look", "verdict", "p", "p_adjusted", "note")  # kept from the look that decided a claim
 

@@ -86,12 +86,12 @@ def _conflict(planted: Planted, early: str) -> Claim:
 
 
 def _reverse(planted: Planted, early: str) -> Claim:
-    """Return the claim about markers; exploratory if models have not learnt that those of a pair differ in effect."""
+    """Return the claim about markers; exploratory if models have not learnt what they do."""
     relative = planted.at_end(early, "output")
     learnt = bool(np.nanmean(planted.excess(early)[CIPHER]) < LEARNT)
     untested = "" if learnt else (
-        f" (not tested: the excess loss of the choice between a word and its cipher is not below {LEARNT:g} nats, so that these "
-        "models do not know what the markers do)"
+        f" (not tested: the excess loss of the choice between a word and its cipher is not below {LEARNT:g} nats, so that "
+        "these models do not know what the markers do)"
     )  # fmt: skip
     return Claim(
         "output-distance/reverse",
