@@ -19,7 +19,7 @@ from tiejax.statistics.arms import ARMS, replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim
 
 Bodies = Mapping[str, Mapping[str, Any]]
-HALF_ASKED, MAIN_BIAS = ("half", "asked"), ("main", "bias")
+HALF_ASKED, MAIN_BIAS, MAIN_FAST = ("half", "asked"), ("main", "bias"), ("main", "fast-tables")
 # Registered ones: (DH fails, DH holds). main and half have the same symbols, as no-dh and dh do. main and dh also differ in
 # their symbols, and half costs more than dh although no pair of spellings violates DH in either.
 INTERACTIONS = (("main", "half"), ("no-dh", "dh"))
@@ -136,6 +136,9 @@ def _change(variant: str, arm: str, differences: np.ndarray) -> Claim:
         return Claim(name, words, estimand, differences, 0, goal="equivalence", unit="nats", margin=NATS)
     if (variant, arm) == MAIN_BIAS:
         words = "In main, a bias of the logits lowers the price of tying."
+        return Claim(name, words, estimand, differences, -1, unit="nats", margin=NATS)
+    if (variant, arm) == MAIN_FAST:
+        words = "In main, twice the learning rate of the tables lowers the price of tying."
         return Claim(name, words, estimand, differences, -1, unit="nats", margin=NATS)
     return Claim(name, f"{words}.", estimand, differences, -1, family="exploratory", unit="nats", margin=NATS)
 
