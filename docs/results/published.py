@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.runs.run_directory import RESULTS_FORMAT
 from tiejax.statistics.claims import Claim, assess
 
 Table = tuple[list[str], list[list[str]]]
@@ -14,7 +15,7 @@ ONE_BY_ONE = "Numbers: every "  # title of tables with a row per seed or per pai
 CLAIM_FIELDS = (
     "id", "statement", "statistic", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "outcomes", "n",
     "estimate", "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "skewness", "margin", "equivalence",
-    "smallest_detectable", "seeds_needed", "look", "verdict", "note", "one_arm",
+    "smallest_detectable", "seeds_needed", "look", "last_look", "verdict", "note", "one_arm",
 )  # fmt: skip
 
 
@@ -57,7 +58,11 @@ def tested_again(run: Mapping[str, Any]) -> dict[str, Any]:
     Everything that a test needs is in the rows: the differences and, of proportions, the outcomes.
     """
     rows = assess([_claim(row) for row in run["claims"]])
-    return {**run, "claims": [{field: row[field] for field in CLAIM_FIELDS if field in row} for row in rows]}
+    return {
+        **run,
+        "format": RESULTS_FORMAT,
+        "claims": [{field: row[field] for field in CLAIM_FIELDS if field in row} for row in rows],
+    }
 
 
 def _claim(row: Mapping[str, Any]) -> Claim:

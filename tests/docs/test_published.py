@@ -7,6 +7,7 @@ import pytest
 from claim_rows import CLAIM, EARLIER
 
 from docs.results import published
+from tiejax.lab.runs.run_directory import RESULTS_FORMAT
 
 FOLDER = Path(published.__file__).parent
 EXACT = ("id", "family", "goal", "n", "verdict", "look", "note")
@@ -39,7 +40,7 @@ def present(file):
     """Whether a file is a run whose claims are tested by the present rules, in one family."""
     run = json.loads(file.read_text())
     withdrawn = json.loads((FOLDER.parent / "withdrawn.json").read_text())
-    return "claims" in run and run.get("format") == 2 and file.name not in withdrawn and run["study"] == "exor"
+    return "claims" in run and run.get("format") == RESULTS_FORMAT and file.name not in withdrawn and run["study"] == "exor"
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
 """Claims about paired differences over seeds, tested together by family, each with a verdict.
 
 Everything that is reported about a claim is about one estimand: its estimate, p-value, intervals and verdict. Verdicts are
-those of Holm's method. The adjusted intervals of a family have one common level, that of Bonferroni's method: all of them
-contain their means with a probability of at least 95 %, and a claim is decided if its interval excludes 0, or lies inside or
-outside its margin (but may be decided although its interval does not).
+those of Holm's method. The adjusted intervals of a family are two-sided and have one common level, that of Bonferroni's
+method: all of them contain their means with a probability of at least 95 %, and a claim is decided if its interval excludes 0,
+or lies inside or outside its margin (but may be decided although its interval does not).
 """
 
 import dataclasses
@@ -129,9 +129,9 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> Rows:
         For each claim a row of results.json: `id`, `statement`, `family`, `kind`, `goal`, `sign`, `estimand`, `unit`,
         `differences`, `outcomes` (of both arms, for a proportion), `n`, `estimate`, `interval` (95 %), `interval_adjusted` and
         its `adjusted_level`, `p`, `p_adjusted`, `skewness` of the differences if it decides how they are tested, `margin`,
-        `equivalence` (for a difference, `p`, `p_adjusted` and `verdict` of the claim that its mean is closer to 0 than the
-        margin), `smallest_detectable` and `seeds_needed` (see `power`), `look` (the number of seeds), `verdict`, `note`,
-        `one_arm`. Fields that are not defined are None, as are infinite ends of an interval.
+        `equivalence` (for a difference, `p`, `p_adjusted`, `verdict` and `look` of the claim that its mean is closer to 0 than
+        the margin), `smallest_detectable` and `seeds_needed` (see `power`), `look` and `last_look` (the number of seeds),
+        `verdict`, `note`, `one_arm`. Fields that are not defined are None, as are infinite ends of an interval.
     """
     tests = _tests(claims)
     rows = Rows()
@@ -153,7 +153,9 @@ def _equivalences(tests: Sequence["_Test | None"], looks: int) -> list[dict[str,
     twins = [None if test is None else test.of_equivalence() for test in tests]
     decided = zip(twins, _decide(twins, looks), strict=True)
     return [
-        {"p": twin.p, "p_adjusted": decision.p_adjusted, "verdict": decision.verdict} if twin and decision else None
+        {"p": twin.p, "p_adjusted": decision.p_adjusted, "verdict": decision.verdict, "look": len(twin.claim.differences)}
+        if twin and decision
+        else None
         for twin, decision in decided
     ]
 
@@ -174,7 +176,7 @@ def verdicts(families: Sequence[Sequence[Claim]], looks: int = 1) -> list[list[s
 FIELDS = (
     "id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "outcomes", "n", "estimate",
     "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "skewness", "margin", "equivalence",
-    "smallest_detectable", "seeds_needed", "look", "verdict", "note", "one_arm",
+    "smallest_detectable", "seeds_needed", "look", "last_look", "verdict", "note", "one_arm",
 )  # fmt: skip
 
 
@@ -190,7 +192,7 @@ def _described(claim: Claim) -> dict[str, Any]:
     differences = np.asarray(claim.differences, float).tolist()
     outcomes = claim.outcomes and [np.asarray(arm, int).tolist() for arm in claim.outcomes]
     arrays = {"differences": differences, "outcomes": outcomes}
-    return described | arrays | {"n": n, "look": n, "verdict": _no_verdict(claim)}
+    return described | arrays | {"n": n, "look": n, "last_look": n, "verdict": _no_verdict(claim)}
 
 
 def _no_verdict(claim: Claim) -> str:
@@ -209,8 +211,8 @@ def assess_in_looks(
         planned: number of planned looks, at least `len(looks)`, if `looks` are only the first of them.
 
     Returns:
-        Rows as returned by `assess` for the last look: all estimates and intervals are those of all seeds. What was decided at
-        an earlier look (`verdict`, `equivalence`) is kept with its p-values and the `look`.
+        Rows as returned by `assess` for the last look, `last_look`: all estimates and intervals are those of all seeds. What
+        was decided at an earlier look (`verdict`, `equivalence`) is kept with its p-values and its `look`.
     """
     decided: dict[str, dict[str, Any]] = {}
     equivalent: dict[str, dict[str, Any]] = {}
@@ -221,9 +223,12 @@ def assess_in_looks(
         for row in rows:
             if row["verdict"] in DECIDED:
                 decided.setdefault(row["id"], {name: row[name] for name in OF_LOOK})
-            if row["equivalence"] and row["equivalence"]["verdict"] in DECIDED:
-                equivalent.setdefault(row["id"], row["equivalence"])
-    return [row | decided.get(row["id"], {}) | {"equivalence": equivalent.get(row["id"], row["equivalence"])} for row in rows]
+            if row["equivalence"]:
+                row["equivalence"]["look"] = seeds
+                if row["equivalence"]["verdict"] in DECIDED:
+                    equivalent.setdefault(row["id"], row["equivalence"])
+    kept = [row | decided.get(row["id"], {}) | {"equivalence": equivalent.get(row["id"], row["equivalence"])} for row in rows]
+    return [row | {"last_look": looks[-1]} for row in kept]
 
 
 class _Decision(NamedTuple):
@@ -288,8 +293,11 @@ class _Test:
         return self.claim.kind == "proportion" and self.claim.goal == "difference"
 
     def of_equivalence(self) -> "_Test | None":
-        """Return the test of the claim that the mean of these differences lies within the margin; None without a margin."""
-        if self.claim.goal != "difference" or not self.claim.margin:
+        """Return the test of the claim that the mean of these differences lies within the margin; None without a margin.
+
+        Nor is there one for proportions, about which few seeds without a difference say little.
+        """
+        if self.claim.goal != "difference" or not self.claim.margin or self.claim.kind == "proportion":
             return None
         return _Test(dataclasses.replace(self.claim, goal="equivalence", sign=0), self.means)
 
@@ -301,10 +309,13 @@ class _Test:
             mean = float(claim.differences.mean())
             return (p, 1.0) if mean * claim.sign > 0 else (1.0, p) if mean else (1.0, 1.0)
         means = self._of_mean
+        # If a proportion differs by the margin, no difference shows in n seeds with a probability of at most (1 - margin)^n.
+        least = (1 - min(margin, 1.0)) ** len(claim.differences) if claim.kind == "proportion" else 0.0
         if claim.goal == "non-inferiority":
             above, below = means.above(-claim.sign * margin), means.below(-claim.sign * margin)
-            return (above, below) if claim.sign > 0 else (below, above)
-        inside = max(means.above(-margin), means.below(margin))
+            favoured, other = (above, below) if claim.sign > 0 else (below, above)
+            return max(favoured, least), other
+        inside = max(means.above(-margin), means.below(margin), least)
         return inside, min(1.0, 2 * min(means.below(-margin), means.above(margin)))
 
     @property
@@ -331,16 +342,19 @@ class _Test:
             return max(low, NEXT_TO_0), high
         return low, min(high, -NEXT_TO_0)
 
-    def adjusted_interval(self, alpha: float) -> tuple[tuple[float, float], float]:
-        """Return the interval that excludes 0, or lies inside or outside the margin, only if the test at level `alpha` says so.
+    def adjusted_interval(self, alpha: float) -> tuple[float, float]:
+        """Return the interval at level 1 - alpha that excludes 0, or lies inside or outside the margin, only if the test does.
 
-        Its confidence level is returned as well.
+        That is, only if the test at level `alpha` says so.
         """
-        if self.claim.goal == "difference":
-            return self.interval(alpha), 1 - alpha
-        # The side of an equivalence claim on which the difference lies outside is known only from the data.
-        one_sided = alpha / 2 if self.claim.goal == "equivalence" and self.p_against < self.p_for else alpha
-        return self._of_mean.one_sided_limits(one_sided), 1 - 2 * one_sided
+        return self.interval(alpha) if self.claim.goal == "difference" else self._of_mean.one_sided_limits(alpha / 2)
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the claim is undecided, or less decided, because a few seeds determine the mean (see `mean_tests`)."""
+        if self.means is None or self.is_difference_of_proportions or abs(self.means.skewness) <= VERY_SKEWED:
+            return False
+        return _Test(self.claim, self.means._replace(by_most=False)).p < self.p
 
     def estimates(self) -> dict[str, Any]:
         """Return the fields of the row that need no family."""
@@ -348,18 +362,17 @@ class _Test:
 
     def row(self, decision: _Decision) -> dict[str, Any]:
         """Return the fields of a registered claim."""
-        interval, level = self.adjusted_interval(decision.of_interval)
+        few = self.held_back
         skewness = 0.0 if self.means is None or self.is_difference_of_proportions else self.means.skewness
-        few = abs(skewness) > VERY_SKEWED and self.p == 1  # a few seeds determine the mean
         return {
             **self.estimates(),
-            "interval_adjusted": None if few else _finite(interval),
-            "adjusted_level": level,
+            "interval_adjusted": None if few else _finite(self.adjusted_interval(decision.of_interval)),
+            "adjusted_level": 1 - decision.of_interval,
             "p": self.p,
             "p_adjusted": decision.p_adjusted,
             "skewness": skewness if abs(skewness) > SKEWED else None,
             "verdict": decision.verdict,
-            **self._power(decision.alpha),
+            **({} if few else self._power(decision.alpha)),
             "note": FEW_SEEDS if few else self._floor(decision.alpha),
         }
 

@@ -9,7 +9,7 @@ from scipy import stats
 from tiejax.statistics.sign_flips import MOST_ENUMERATED, SignFlips, subset_means
 
 POWER = 0.8
-NEAR_FLOOR = 10  # up to this multiple of the smallest possible p, few flips decide, which the t distribution does not describe
+NEAR_FLOOR = 100  # up to this multiple of the smallest possible p, few flips decide, which the t distribution does not describe
 STUDIES, AT_ONCE = 400, 40  # simulated studies, and of them at once, so that their flips stay small in memory
 
 

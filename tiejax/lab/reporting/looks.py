@@ -13,8 +13,8 @@ def parts_words(results: Mapping[str, Any]) -> dict[str, str]:
     if parts := results.get("seeds_by_part"):
         appended = ", then ".join(f"{seeds:,}" for seeds in parts[1:])
         return {
-            "appended": f"{appended} seeds, to a run of {parts[0]:,} that was not finished, or by joining runs. The tests take "
-            "all seeds as planned from the start"
+            "appended": f"{appended} seeds, to a run of {parts[0]:,}, or by joining runs. The tests take all seeds as planned "
+            "from the start"
         }
     return {}
 

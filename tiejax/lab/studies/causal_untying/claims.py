@@ -16,7 +16,7 @@ import numpy as np
 
 from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.planted_claims import Planted
+from tiejax.lab.studies.causal_untying.planted_claims import Planted, knows_markers
 from tiejax.lab.studies.causal_untying.planted_claims import claims as planted_claims
 from tiejax.statistics.arms import replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim, assess_in_looks
@@ -242,6 +242,9 @@ def verdicts(
     looks, planned: numbers of seeds at which the claims are tested, and how many looks are planned. planted: of planted text.
     tested: whether claims are tested, or all exploratory.
     """
+
+    if planted is not None and plan.untied_at(plan.EARLY) in losses:  # the same at every look
+        planted = planted._replace(learnt=knows_markers(planted))
 
     def at(seeds: int) -> dict[str, list[Claim]]:
         main = {arm: values[:seeds] for arm, values in losses.items() if not arm.endswith("-cosine")}

@@ -26,11 +26,13 @@ class Planted(NamedTuple):
     """What claims and figures of planted text are computed from.
 
     arrays: of all seeds, as `ARM/FIELD`. kinds: the kind of every pair, in the order of recorded distances. steps: of the run.
+    learnt: whether models know what the markers do (see `knows_markers`), if that was found from other seeds.
     """
 
     arrays: Arrays
     kinds: Sequence[str]
     steps: int
+    learnt: bool | None = None
 
     def of_seeds(self, seeds: int) -> "Planted":
         """Return the same of the first seeds."""
@@ -69,6 +71,13 @@ def claims(planted: Planted) -> list[Claim]:
     return found
 
 
+def knows_markers(planted: Planted) -> bool:
+    """Return whether models that are untied at 1/3 choose between a word and its cipher with an excess loss below .35 nats."""
+    if planted.learnt is not None:
+        return planted.learnt
+    return bool(np.nanmean(planted.excess(plan.untied_at(plan.EARLY))[CIPHER]) < LEARNT)
+
+
 def _conflict(planted: Planted, early: str) -> Claim:
     untied, tied = (planted.at_end(arm, "input") for arm in (early, plan.TIED))
     change = {kind: untied[kind] - tied[kind] for kind in (*CONFLICT, "holding")}
@@ -88,7 +97,7 @@ def _conflict(planted: Planted, early: str) -> Claim:
 def _reverse(planted: Planted, early: str) -> Claim:
     """Return the claim about markers; exploratory if models have not learnt what they do."""
     relative = planted.at_end(early, "output")
-    learnt = bool(np.nanmean(planted.excess(early)[CIPHER]) < LEARNT)
+    learnt = knows_markers(planted)
     untested = "" if learnt else (
         f" (not tested: the excess loss of the choice between a word and its cipher is not below {LEARNT:g} nats, so that "
         "these models do not know what the markers do)"

@@ -41,7 +41,7 @@ def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Clai
     conflict = {name: _task(runs_by_variant[name]).violating is not None for name in costs}
     prices = [claim for name in costs for claim in _prices(name, _task(runs_by_variant[name]), costs[name])]
     pairs = itertools.product((name for name in costs if conflict[name]), (name for name in costs if not conflict[name]))
-    return prices + [_interaction(fails, holds, costs) for fails, holds in pairs]
+    return prices + [_interaction(fails, holds, costs) for fails, holds in pairs] + _both_interactions(costs)
 
 
 def costs_by_seed(body: Mapping[str, Any]) -> dict[int, float]:
@@ -92,6 +92,19 @@ def _interaction(fails: str, holds: str, costs: Mapping[str, Mapping[int, float]
         unit="nats",
         margin=NATS,
     )
+
+
+def _both_interactions(costs: Mapping[str, Mapping[int, float]]) -> list[Claim]:
+    """Return the exploratory mean of the registered interactions, if both can be computed."""
+    if not {name for pair in INTERACTIONS for name in pair} <= set(costs):
+        return []
+    seeds = [seed for seed in costs["main"] if all(seed in costs[name] for pair in INTERACTIONS for name in pair)]
+    each = [[costs[fails][seed] - costs[holds][seed] for seed in seeds] for fails, holds in INTERACTIONS]
+    words = "Tying costs more cross-entropy where DH fails for a pair of spellings, on average over both pairs of variants."
+    estimand = "the cost of tying in exact cross-entropy, mean of main - half and no-dh - dh"
+    return [
+        Claim("interaction/mean", words, estimand, np.mean(each, axis=0), 1, family="exploratory", unit="nats", margin=NATS)
+    ]
 
 
 def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarray:
