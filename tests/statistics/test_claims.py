@@ -215,7 +215,7 @@ def test_registered_differences_with_a_margin_are_tested_for_equivalence():
     )
     same = assess([claim(d, 0, goal="equivalence", margin=0.01) for d in (near, far)])
     for row, expected in zip(rows, same, strict=False):
-        assert row["equivalence"] == {name: expected[name] for name in ("p", "p_adjusted", "verdict")}
+        assert row["equivalence"] == {name: expected[name] for name in ("p", "p_adjusted", "verdict", "look")}
     assert [row["equivalence"]["verdict"] for row in rows[:2]] == ["supported", "contradicted"]
     assert (rows[2]["equivalence"], rows[3]["equivalence"]) == (None, None)
 
