@@ -189,5 +189,6 @@ def _join(done: Sequence[Trained], conditions: int, scratch: Path | None) -> Rec
 def facts_of(looks: Looks, seeds: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Return the fields of results.json on looks or on appended seeds; none for a run of one part."""
     if looks.planned:
-        return {"looks": {"planned": list(looks.planned), "done": list(looks.done), "appended": looks.appended}}
+        found = {"planned": list(looks.planned), "done": list(looks.done)}
+        return {"looks": found | ({"appended": True} if looks.appended else {})}
     return {"seeds_by_part": [len(each) for each in seeds]} if len(seeds) > 1 else {}

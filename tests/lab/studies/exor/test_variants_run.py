@@ -60,7 +60,7 @@ def test_claims_across_variants_are_paired_by_seed(finished):
     prices = {name: of["tied"] - of["untied"] for name, of in losses.items()}
     np.testing.assert_allclose(by_id["interaction/main-dh"]["differences"], prices["main"] - prices["dh"])
     np.testing.assert_allclose(by_id["tying-costs/main"]["differences"], prices["main"])
-    assert (found["variants"], found["seeds"], found["format"]) == (["main", "dh"], [0, 1], 2)
+    assert (found["variants"], found["seeds"], found["format"]) == (["main", "dh"], [0, 1], 3)
     ((_, (headings, rows)),) = tables(found).items()
     assert [row[:2] for row in rows] == [
         [name, f"{results(finished / name)['bayes']['splits']['train']['cross_entropy']:.4f}"] for name in ("main", "dh")
