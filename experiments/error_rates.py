@@ -1,7 +1,7 @@
 """How often is a verdict wrong? Simulate studies without an effect and count those with a false verdict.
 
 python experiments/error_rates.py                   # every simulated setting, into docs/results/error_rates.json
-python experiments/error_rates.py --records FILE    # add a row: the results.json of a run, arms exchanged in random seeds
+python experiments/error_rates.py --records FILE    # add a row: the results.json of a run, its seeds drawn at random
 
 Then `python docs/results/publish.py` renders docs/results/README.md.
 
@@ -15,7 +15,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,10 @@ from tiejax.statistics.claims import Claim, verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 TITLE, OUTSIDE = "Studies without an effect", "Outside the assumptions"
-COLUMNS = ["differences", "seeds", "claims", "studies", "with a false verdict", "share", "upper 95 % bound"]
+COLUMNS = ["differences", "seeds", "claims", "studies", "with a false verdict", "share", "95 % interval"]
 CLAIMS_AT_ONCE = 40  # tested together, so that their flips stay small in memory
 MARGIN = 0.5
+FEWEST = 32  # seeds of distributions that are not symmetric, with a skewness of at most 2, for which the tests are meant
 PLATEAUS = np.array([0.0, 0.35, 1.0])  # levels at which training ends in EXor, in nats
 DECIDED = ("supported", "contradicted")
 
@@ -100,14 +101,10 @@ def first_seeds(claim: Claim, seeds: int) -> Claim:
     return dataclasses.replace(claim, differences=claim.differences[:seeds], outcomes=outcomes)
 
 
-def upper_bound(count: int, studies: int, level: float = 0.95) -> float:
-    """Return the one-sided upper limit of a share, `count` of `studies`, by C. J. Clopper and E. S. Pearson (1934)."""
-    return 1.0 if count == studies else float(stats.beta.ppf(level, count + 1, studies - count))
-
-
 def row(setting: Setting, studies: int, seed: int) -> dict[str, Any]:
-    """Return a row of the table: the setting, the studies, those with a false verdict, their share and its upper bound."""
+    """Return a row of the table: the setting, the studies, those with a false verdict, their share and its 95 % interval."""
     count = false_verdicts(setting, studies, seed)
+    interval = stats.binomtest(count, studies).proportion_ci(0.95, "exact")  # C. J. Clopper and E. S. Pearson (1934)
     return {
         "name": setting.name,
         "seeds": list(setting.seeds),
@@ -116,7 +113,7 @@ def row(setting: Setting, studies: int, seed: int) -> dict[str, Any]:
         "studies": studies,
         "false": count,
         "share": count / studies,
-        "upper_bound": upper_bound(count, studies),
+        "interval": [float(interval.low), float(interval.high)],
     }
 
 
@@ -143,7 +140,13 @@ def settings() -> Iterator[Setting]:
     yield Setting("normal, with looks", means(_normal), (64, 128, 256), claims=3)
     yield Setting("trimodal, with looks", trimodal, (64, 128, 256), claims=3)
     for seeds in (16, 32, 256):
-        yield Setting("not symmetric: exponential - 1", means(_exponential), (seeds,), assumed=False)
+        yield Setting("not symmetric: exponential - 1", means(_exponential), (seeds,), assumed=seeds >= FEWEST)
+    yield Setting("not symmetric: exponential - 1, of one arm", _of_one_arm(_exponential), (32,))
+    for seeds in (32, 256):
+        yield Setting("not symmetric: log-normal less its mean", means(_lognormal), (seeds,), assumed=False)
+    for seeds in (10, 64):
+        rare = _rare_on_the_margin
+        yield Setting("equivalence, one seed of 20 far away", rare, (seeds,), false=("supported",), assumed=False)
 
 
 def means(differences: Callable[[Generator, int], np.ndarray]) -> Draw:
@@ -155,26 +158,26 @@ def means(differences: Callable[[Generator, int], np.ndarray]) -> Draw:
     return draw
 
 
-def flipped_records(differences: Sequence[Sequence[float]]) -> tuple[Draw, int, int]:
-    """Return a draw of claims from the records of a finished run, with the arms exchanged in random seeds.
+def drawn_records(rows: Sequence[Mapping[str, Any]]) -> tuple[Draw, int, int]:
+    """Return a draw of claims from the records of a finished run: its seeds, drawn with replacement, without the effects.
 
-    Exchanging the arms of a seed flips the signs of its differences in all claims together. This leaves no effect, but keeps
-    the distributions of the run and the dependence between its claims.
+    The mean of every claim is subtracted from its differences. This leaves no effect, but keeps the distributions of the run,
+    with their skewness, and the dependence between its claims.
 
     Args:
-        differences: for each claim of the run a difference per seed, the `differences` in its results.json. Claims about
-            some of the seeds only are left out, as are those with numbers that are not finite.
+        rows: the claims of the run as in its results.json. Claims about some of the seeds only are left out, as are those with
+            numbers that are not finite. All are tested as differences of means.
 
     Returns:
         The draw, its number of claims and its number of seeds.
     """
-    arrays = [np.asarray(d, float) for d in differences]
-    most = max(map(len, arrays), default=0)
-    kept = [d for d in arrays if len(d) == most and np.isfinite(d).all()]
+    arrays = [(np.asarray(row["differences"], float), bool(row.get("one_arm"))) for row in rows]
+    most = max((len(d) for d, _ in arrays), default=0)
+    kept = [(d - d.mean(), one_arm) for d, one_arm in arrays if len(d) == most and np.isfinite(d).all()]
 
     def draw(rng: Generator, claims: int, seeds: int) -> list[Claim]:
-        signs = rng.choice([-1.0, 1.0], seeds)
-        return [_claim(number, signs * d[:seeds]) for number, d in enumerate(kept[:claims])]
+        drawn = rng.integers(most, size=seeds)
+        return [_claim(number, d[drawn], one_arm=one_arm) for number, (d, one_arm) in enumerate(kept[:claims])]
 
     return draw, len(kept), most
 
@@ -202,6 +205,15 @@ def _discrete(rng: Generator, seeds: int) -> np.ndarray:
 
 def _exponential(rng: Generator, seeds: int) -> np.ndarray:
     return rng.exponential(size=seeds) - 1
+
+
+def _lognormal(rng: Generator, seeds: int) -> np.ndarray:
+    return rng.lognormal(size=seeds) - np.exp(0.5)
+
+
+def _of_one_arm(differences: Callable[[Generator, int], np.ndarray]) -> Draw:
+    draw = means(differences)
+    return lambda rng, claims, seeds: [dataclasses.replace(claim, one_arm=True) for claim in draw(rng, claims, seeds)]
 
 
 def _same_arms(outcome: Callable[[Generator, int], np.ndarray]) -> Callable[[Generator, int], np.ndarray]:
@@ -242,6 +254,12 @@ def _on_the_margin(goal: Any) -> Draw:
     return draw
 
 
+def _rare_on_the_margin(rng: Generator, claims: int, seeds: int) -> list[Claim]:
+    """Draw differences of which one in 20 is far away, so that their mean is on the margin."""
+    drawn = [np.where(rng.random(seeds) < 0.05, 20 * MARGIN, 0.0) + 0.01 * rng.normal(size=seeds) for _ in range(claims)]
+    return [_claim(place, d, sign=0, goal="equivalence", margin=MARGIN) for place, d in enumerate(drawn)]
+
+
 def _mixed(rng: Generator, claims: int, seeds: int) -> list[Claim]:
     normal, skewed, trimodal = (means(d) for d in (_normal, _same_arms(_skewed), _same_arms(_trimodal)))
     draws = [normal, skewed, trimodal, means(_discrete), _proportions]
@@ -275,14 +293,14 @@ def main() -> None:
 
 
 def of_run(file: Path) -> Setting:
-    """Return the setting that exchanges the arms of a run's registered claims. Raises ValueError without any."""
+    """Return the setting that draws the seeds of a run's registered claims. Raises ValueError without any."""
     results = json.loads(file.read_text())
     claims = [claim for claim in results["claims"] if claim.get("family") == "registered" and claim.get("differences")]
-    draw, claims_kept, seeds = flipped_records([claim["differences"] for claim in claims])
+    draw, claims_kept, seeds = drawn_records(claims)
     if not claims_kept:
         raise ValueError(f"{file}: expected registered claims with differences")
     name = file.stem if "study" in results else file.parent.name
-    return Setting(f"records of {name}, arms exchanged in random seeds", draw, (seeds,), claims_kept)
+    return Setting(f"records of {name} without their means, seeds drawn with replacement", draw, (seeds,), claims_kept)
 
 
 def commit() -> str:
@@ -309,7 +327,7 @@ def cells(row: dict[str, Any]) -> list[str]:
     """Return a row of the table."""
     looks = ", ".join(map(str, row["seeds"]))
     counts = [number(row[name]) for name in ("claims", "studies", "false")]
-    return [row["name"], looks, *counts, share(row["share"], 1), share(row["upper_bound"], 1)]
+    return [row["name"], looks, *counts, share(row["share"], 1), " to ".join(share(end, 1) for end in row["interval"])]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 from docs.results.markers import markdown
 from tiejax.lab.reporting.finding import EARLIER, VERDICTS, opening
 from tiejax.lab.reporting.words import about, interval_words, number, undecided, with_unit
+from tiejax.lab.runs.run_directory import RESULTS_FORMAT
 
 Entry = Mapping[str, Any]  # a published run
 COLUMNS = [
@@ -53,7 +54,7 @@ def missing(entries: Mapping[str, Entry]) -> list[str]:
 
     entries: file name -> published run, also files in docs/results that are no runs.
     """
-    return [file for file, entry in entries.items() if "claims" in entry and entry.get("format", 1) == 1]
+    return [file for file, entry in entries.items() if "claims" in entry and entry.get("format", 1) < RESULTS_FORMAT]
 
 
 def page(entries: Mapping[str, Entry], chosen: Sequence[Mapping[str, str]], withdrawn: Mapping[str, str] = NONE) -> str:
@@ -66,7 +67,7 @@ def page(entries: Mapping[str, Entry], chosen: Sequence[Mapping[str, str]], with
 
     Raises ValueError if a sentence is not linked to a registered claim with the verdict that it names.
     """
-    left_out = missing(entries)
+    left_out = [file for file in missing(entries) if file not in withdrawn]
     shown = {
         file: entry for file, entry in entries.items() if "claims" in entry and file not in left_out and file not in withdrawn
     }

@@ -22,7 +22,7 @@ from typing import Any
 
 from docs.results.published import Table
 from tiejax.lab.reporting.finding import EARLIER, is_current, opening
-from tiejax.lab.reporting.words import about, cells, interval_words, number, with_unit
+from tiejax.lab.reporting.words import about, cells, interval_words, is_equivalent, number, with_unit
 
 NAME, INSIDE = r"((?:(?!-->).)+?)", r"((?:(?!<!--).)*)"
 TABLE = re.compile(rf"(<!-- table: (\S+) {NAME} -->\n){INSIDE}(<!-- end of table -->)", re.DOTALL)
@@ -112,7 +112,8 @@ def _value(found: Mapping[str, Any], name: str, file: str) -> str:
 
 def verdict(row: Row) -> str:
     """Return the verdict of a claim, marked if it is one by earlier rules."""
-    return f"{row['verdict']}{'' if is_current(row) else f' ({EARLIER})'}"
+    within = ", within the margin" if is_equivalent(row) and row["goal"] == "difference" else ""
+    return f"{row['verdict']}{within}{'' if is_current(row) else f' ({EARLIER})'}"
 
 
 def _claims(claims: Sequence[Row]) -> Table:

@@ -2,6 +2,7 @@
 
 python docs/results/publish.py                                        # render all pages
 python docs/results/publish.py RUN NAME.json --command "python ..."   # first store the published part of RUN as NAME.json
+python docs/results/publish.py --again NAME.json                      # first test the claims of NAME.json by the present rules
 
 Rendered are the marked parts of README.md and of the pages in docs (see `docs.results.markers`), the counts of
 docs/scorecard.md, and docs/evidence.md, whose sentences for a practitioner are listed in docs/evidence.json; runs from which
@@ -74,7 +75,11 @@ def main() -> None:
     parser.add_argument("name", nargs="?", help="the JSON file to store it in")
     parser.add_argument("--command", help="the command to type to repeat the run")
     parser.add_argument("--figure", help="path of the main figure of the run in the repository")
+    parser.add_argument("--again", metavar="NAME.json", help="a published run whose claims are tested again, without looks")
     given = parser.parse_args()
+    if given.again:
+        file = FOLDER / given.again
+        file.write_text(published.dumps(published.tested_again(json.loads(file.read_text()))) + "\n")
     if given.run:
         if not (given.name and given.command):
             parser.error("RUN requires NAME.json and --command")
@@ -89,7 +94,7 @@ def main() -> None:
         if not page.exists() or text != page.read_text():
             page.write_text(text)
             print(f"updated {page.relative_to(ROOT)}")
-    for file in evidence.missing(runs()):
+    for file in sorted(set(evidence.missing(runs())) - set(json.loads(WITHDRAWN.read_text()))):
         print(f"not in evidence.md: {file}, whose claims were tested by earlier rules; publish a new run")
 
 

@@ -4,13 +4,18 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from tiejax.lab.runs.run_directory import RESULTS_FORMAT
+from tiejax.statistics.claims import Claim, assess
+
 Table = tuple[list[str], list[list[str]]]
 ONE_BY_ONE = "Numbers: every "  # title of tables with a row per seed or per pair of words, which are not published
 # The fields of claims that are published; `statistic` is what the rules of earlier versions called `estimand`.
 CLAIM_FIELDS = (
-    "id", "statement", "statistic", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "n", "estimate",
-    "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "margin", "smallest_detectable", "seeds_needed",
-    "look", "verdict", "note", "latest",
+    "id", "statement", "statistic", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "outcomes", "n",
+    "estimate", "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "skewness", "margin", "equivalence",
+    "smallest_detectable", "seeds_needed", "look", "last_look", "verdict", "note", "one_arm",
 )  # fmt: skip
 
 
@@ -45,6 +50,25 @@ def published_run(
             if not title.startswith(ONE_BY_ONE)
         },
     }
+
+
+def tested_again(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a published run whose claims, one family without looks, are tested again by the present rules.
+
+    Everything that a test needs is in the rows: the differences and, of proportions, the outcomes.
+    """
+    rows = assess([_claim(row) for row in run["claims"]])
+    return {
+        **run,
+        "format": RESULTS_FORMAT,
+        "claims": [{field: row[field] for field in CLAIM_FIELDS if field in row} for row in rows],
+    }
+
+
+def _claim(row: Mapping[str, Any]) -> Claim:
+    same = ("id", "statement", "estimand", "sign", "kind", "goal", "family", "unit", "margin", "one_arm")
+    outcomes = row["outcomes"] and (np.array(row["outcomes"][0], bool), np.array(row["outcomes"][1], bool))
+    return Claim(differences=np.array(row["differences"], float), outcomes=outcomes, **{name: row[name] for name in same})
 
 
 def dumps(value: Any, indent: str = "") -> str:

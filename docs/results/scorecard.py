@@ -15,6 +15,8 @@ from tiejax.lab.reporting.words import counted
 BAR = re.compile(r"(?<!\\)\|")
 COUNTS = re.compile(r"(<!-- counts -->\n).*?(<!-- end of counts -->)", re.DOTALL)
 VERDICTS = ("same", "different", "undecided", "not run")
+NEAR = "within 2 %"
+OF_PARAMETERS = ("same", NEAR, "different")
 SMALLER, PARTLY = "at a smaller setting", "in part"
 # Rows of parameter counts: all below such a heading, and those whose first cell begins so.
 PARAMETERS_BELOW, PARAMETERS = re.compile(r": parameters$"), re.compile(r"Parameters\b")
@@ -50,7 +52,7 @@ def rows(page: str) -> list[Row]:
 
 def _row(line: str, system: str, heading: str) -> Row:
     cells = [cell.strip() for cell in BAR.split(line)[1:-1]]
-    verdict = next((word for word in VERDICTS if cells[-1].startswith(word)), None)
+    verdict = next((word for word in (*VERDICTS, NEAR) if cells[-1].startswith(word)), None)
     if verdict is None:
         raise ValueError(f"{cells[0]}: expected a verdict that begins with {', '.join(VERDICTS)}, got {cells[-1]!r}")
     return Row(
@@ -70,7 +72,7 @@ def render(page: str) -> str:
 def _counts(found: list[Row]) -> str:
     systems = dict.fromkeys(row.system for row in found)
     lines = [_line(f"[{name}](#{name.lower().replace(' ', '-')})", [r for r in found if r.system == name]) for name in systems]
-    columns = ["system", "findings", *VERDICTS, "parameter counts", "same", "different"]
+    columns = ["system", "findings", *VERDICTS, "parameter counts", *OF_PARAMETERS]
     findings, parameters = ([row for row in found if row.parameters == kind] for kind in (False, True))
     smaller = sum(row.smaller and row.verdict == "same" for row in findings)
     partly = sum(row.partly for row in findings)
@@ -82,7 +84,7 @@ def _counts(found: list[Row]) -> str:
         f"Of {counted(len(findings), 'finding')}, {of_findings['same']} are the same{limited}, "
         f"{of_findings['different']} different, {of_findings['undecided']} undecided, and "
         f"{of_findings['not run']} not run. Of {counted(len(parameters), 'parameter count')}, which need no training, "
-        f"{of_parameters['same']} are the same and {of_parameters['different']} different."
+        f"{of_parameters['same']} are the same, {of_parameters[NEAR]} {NEAR}, and {of_parameters['different']} different."
     )
     return f"{textwrap.fill(sentence, 120)}\n\n{markdown(columns, [*lines, _line('all', found)])}\n"
 
@@ -90,5 +92,5 @@ def _counts(found: list[Row]) -> str:
 def _line(name: str, found: list[Row]) -> list[str]:
     findings = [row.verdict for row in found if not row.parameters]
     parameters = [row.verdict for row in found if row.parameters]
-    counts = [len(findings), *map(findings.count, VERDICTS), len(parameters), *map(parameters.count, ("same", "different"))]
+    counts = [len(findings), *map(findings.count, VERDICTS), len(parameters), *map(parameters.count, OF_PARAMETERS)]
     return [name, *map(str, counts)]

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 UNDECIDED = CLAIM | {"id": "price/main", "unit": "nats", "verdict": "undecided"}
 RUN = {"command": "python x.py", "commit": "0123456789", "figure": "experiments/figures/main.png"}
 ENTRIES = {
-    "exor_main.json": RUN | {"format": 2, "claims": [EXPLORATORY, CLAIM, UNDECIDED]},
+    "exor_main.json": RUN | {"format": 3, "claims": [EXPLORATORY, CLAIM, UNDECIDED]},
     "exor_old.json": RUN | {"claims": [EARLIER]},
     "error_rates.json": {"tables": {}},
 }
@@ -43,13 +43,13 @@ def test_every_claim_of_the_present_rules_has_a_row():
 
 
 def test_commits_that_resumed_a_run_are_shown_with_their_changes():
-    resumed = RUN | {"later_commits": ["0123456789+", "abcdefghij"], "claims": [CLAIM], "format": 2}
+    resumed = RUN | {"later_commits": ["0123456789+", "abcdefghij"], "claims": [CLAIM], "format": 3}
     assert "| `0123456`, `0123456+`, `abcdefg` |" in evidence.page({"exor_main.json": resumed}, [])
 
 
 def test_a_claim_that_few_seeds_cannot_decide_says_so():
     few = UNDECIDED | {"note": "2 seeds cannot decide this claim"}
-    page = evidence.page({"exor_main.json": RUN | {"format": 2, "claims": [few]}}, [])
+    page = evidence.page({"exor_main.json": RUN | {"format": 3, "claims": [few]}}, [])
     assert "| undecided; 2 seeds cannot decide this claim |" in page
 
 

@@ -1,11 +1,16 @@
 """The published part of a run, and its JSON."""
 
 import json
+from pathlib import Path
 
+import pytest
 from claim_rows import CLAIM, EARLIER
 
 from docs.results import published
+from tiejax.lab.runs.run_directory import RESULTS_FORMAT
 
+FOLDER = Path(published.__file__).parent
+EXACT = ("id", "family", "goal", "n", "verdict", "look", "note")
 FACTS = {"git_commit": "abc", "date": "2026-11-22T10:00:00+00:00", "python": "3.11", "versions": {}, "devices": ["cpu"]}
 RESULTS = {
     "format": 2,
@@ -29,6 +34,28 @@ def test_published_part_of_a_run():
     assert found["claims"][0] == CLAIM
     assert "effect_size" not in found["claims"][1]
     assert list(found["tables"]) == ["Numbers: the shapes"]
+
+
+def present(file):
+    """Whether a file is a run whose claims are tested by the present rules, in one family."""
+    run = json.loads(file.read_text())
+    withdrawn = json.loads((FOLDER.parent / "withdrawn.json").read_text())
+    return "claims" in run and run.get("format") == RESULTS_FORMAT and file.name not in withdrawn and run["study"] == "exor"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [file for file in sorted(FOLDER.glob("*.json")) if present(file)], ids=lambda file: file.stem)
+def test_published_verdicts_follow_from_the_published_differences(file):
+    """By the present rules: a change of the rules must be published with what it changes."""
+    run = json.loads(file.read_text())
+    again = published.tested_again(run)["claims"]
+    assert len(again) > 5
+    for row, expected in zip(run["claims"], again, strict=True):
+        assert {name: row[name] for name in EXACT} == {name: expected[name] for name in EXACT}, row["id"]
+        for name in ("estimate", "interval", "interval_adjusted", "p", "p_adjusted", "smallest_detectable"):
+            assert row[name] == (None if expected[name] is None else pytest.approx(expected[name], rel=1e-6, abs=1e-12)), row[
+                "id"
+            ]
 
 
 def test_commits_that_resumed_a_run_are_kept_once_each():

@@ -61,7 +61,7 @@ def test_runs_are_listed_as_json(tmp_path, runs, capsys):
         | {
             "settings": {"variant": "dh", "bits": 4},
             "claims": {"supported": 2, "contradicted": 0, "undecided": 0, "exploratory": 1},
-            "format": 2,
+            "format": 3,
         },
         {"path": str(tmp_path / "foreign")} | usual | {"study": None, "state": None, "damage": "run.json is damaged"},
         {"path": str(unfinished)} | usual | {"state": "unfinished"},
@@ -70,10 +70,10 @@ def test_runs_are_listed_as_json(tmp_path, runs, capsys):
 
 def test_claims_by_earlier_rules_are_marked_and_later_formats_are_refused(tmp_path, capsys):
     old = make_run(tmp_path / "old", finished=True, results={"format": 1, "claims": [EARLIER]})
-    later = make_run(tmp_path / "later", finished=True, results={"format": 3, "claims": []})
+    later = make_run(tmp_path / "later", finished=True, results={"format": 4, "claims": []})
     assert listed(tmp_path, capsys) == [
         f"{later}  exor, finished",
-        "    results.json: expected format 1 to 2, got 3; use the version of tiejax that wrote it",
+        "    results.json: expected format 1 to 3, got 4; use the version of tiejax that wrote it",
         f"{old}  exor, finished",
         "    The one claim is supported (earlier rules).",
     ]

@@ -1,7 +1,9 @@
 """Claims about paired differences over seeds, tested together by family, each with a verdict.
 
-Everything that is reported about a claim is about one estimand: its estimate, p-value, intervals and verdict. A claim is
-decided if and only if the interval at its adjusted level excludes 0, or lies inside or outside its margin.
+Everything that is reported about a claim is about one estimand: its estimate, p-value, intervals and verdict. Verdicts are
+those of Holm's method. The adjusted intervals of a family are two-sided and have one common level, that of Bonferroni's
+method: all of them contain their means with a probability of at least 95 %, and a claim is decided if its interval excludes 0,
+or lies inside or outside its margin (but may be decided although its interval does not).
 """
 
 import dataclasses
@@ -12,9 +14,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tiejax.statistics.holm import holm, holm_factors
+from tiejax.statistics.mean_tests import MOST_SEEDS, SKEWED, VERY_SKEWED, MeanTest, mean_tests
 from tiejax.statistics.power import seeds_needed, smallest_detectable
 from tiejax.statistics.proportions import mcnemar, newcombe
-from tiejax.statistics.sign_flips import SignFlips, subset_means
 
 SIGNIFICANCE = 0.05
 NEXT_TO_0 = 1e-6  # end of an interval that excludes 0 by a hair
@@ -42,6 +44,8 @@ class Claim:
         margin: Margin of equivalence or non-inferiority. For `difference`, the smallest difference of interest, from which the
             number of seeds needed is computed.
         outcomes: For `proportion`, the yes-or-no outcomes of both arms; the differences are first - second.
+        one_arm: Whether the differences are between quantities of one arm. An exchange of arms then has no meaning, and nothing
+            makes the differences symmetric if the claim is false.
     """
 
     id: str
@@ -55,6 +59,7 @@ class Claim:
     unit: str = ""
     margin: float | None = None
     outcomes: tuple[np.ndarray, np.ndarray] | None = None
+    one_arm: bool = False
 
     def __post_init__(self) -> None:
         if (self.goal == "equivalence") != (self.sign == 0):
@@ -110,10 +115,11 @@ def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
 def assess(claims: Sequence[Claim], looks: int = 1) -> Rows:
     """Test the registered claims, adjusted for the family by Holm's method, and return a row with a verdict for every claim.
 
-    Differences of means and of restricted means have a two-sided sign-flip test, differences of proportions McNemar's exact
-    test, and margins one-sided sign-flip tests (equivalence: two of them, D. J. Schuirmann, J. Pharmacokin. Biopharm. 15 (1987)
-    657-680). A verdict is `supported` or `contradicted` if the adjusted p is at most .05, otherwise `undecided`; `exploratory`
-    claims have no p and no verdict.
+    Differences of means and of restricted means have a two-sided test, differences of proportions McNemar's exact test, and
+    margins one-sided tests (equivalence: two of them, D. J. Schuirmann, J. Pharmacokin. Biopharm. 15 (1987) 657-680). Means
+    are tested by sign flips and, if the differences are skewed or of one arm, by bootstrap-t as well (see `mean_tests`). A
+    verdict is `supported` or `contradicted` if the adjusted p is at most .05, otherwise `undecided`; `exploratory` claims have
+    no p and no verdict. Registered differences with a margin are also tested for equivalence, in a second family.
 
     Args:
         claims: The claims of one study.
@@ -121,22 +127,37 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> Rows:
 
     Returns:
         For each claim a row of results.json: `id`, `statement`, `family`, `kind`, `goal`, `sign`, `estimand`, `unit`,
-        `differences`, `n`, `estimate`, `interval` (95 %), `interval_adjusted` and its `adjusted_level`, `p`, `p_adjusted`,
-        `margin`, `smallest_detectable` and `seeds_needed` (see `power`), `look` (the number of seeds), `verdict`, `note`.
-        Fields that are not defined are None, as are infinite ends of an interval.
+        `differences`, `outcomes` (of both arms, for a proportion), `n`, `estimate`, `interval` (95 %), `interval_adjusted` and
+        its `adjusted_level`, `p`, `p_adjusted`, `skewness` of the differences if it decides how they are tested, `margin`,
+        `equivalence` (for a difference, `p`, `p_adjusted`, `verdict` and `look` of the claim that its mean is closer to 0 than
+        the margin), `smallest_detectable` and `seeds_needed` (see `power`), `look` and `last_look` (the number of seeds),
+        `verdict`, `note`, `one_arm`. Fields that are not defined are None, as are infinite ends of an interval.
     """
     tests = _tests(claims)
     rows = Rows()
-    for claim, test, decision in zip(claims, tests, _decide(tests, looks), strict=True):
+    equivalent = _equivalences(tests, looks)
+    for claim, test, decision, same in zip(claims, tests, _decide(tests, looks), equivalent, strict=True):
         row: dict[str, Any] = dict.fromkeys(FIELDS) | _described(claim)
         if test is None:
             row |= {"note": "no seeds" if not len(claim.differences) else "some differences are not finite"}
         elif decision is None:
             row |= test.estimates()
         else:
-            row |= test.row(decision)
+            row |= test.row(decision) | {"equivalence": same}
         rows.append(row)
     return rows
+
+
+def _equivalences(tests: Sequence["_Test | None"], looks: int) -> list[dict[str, Any] | None]:
+    """Return for each registered difference with a margin the fields of its equivalence within the margin; None for others."""
+    twins = [None if test is None else test.of_equivalence() for test in tests]
+    decided = zip(twins, _decide(twins, looks), strict=True)
+    return [
+        {"p": twin.p, "p_adjusted": decision.p_adjusted, "verdict": decision.verdict, "look": len(twin.claim.differences)}
+        if twin and decision
+        else None
+        for twin, decision in decided
+    ]
 
 
 def verdicts(families: Sequence[Sequence[Claim]], looks: int = 1) -> list[list[str]]:
@@ -153,18 +174,25 @@ def verdicts(families: Sequence[Sequence[Claim]], looks: int = 1) -> list[list[s
 
 
 FIELDS = (
-    "id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "n", "estimate", "interval",
-    "interval_adjusted", "adjusted_level", "p", "p_adjusted", "margin", "smallest_detectable", "seeds_needed", "look",
-    "verdict", "note",
+    "id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "outcomes", "n", "estimate",
+    "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "skewness", "margin", "equivalence",
+    "smallest_detectable", "seeds_needed", "look", "last_look", "verdict", "note", "one_arm",
 )  # fmt: skip
 
 
+FEW_SEEDS = f"a few seeds determine the mean: skewed differences, of which fewer than {100 * MOST_SEEDS:g} % lie on its side"
+DECIDED = ("supported", "contradicted")
+OF_LOOK = ("look", "verdict", "p", "p_adjusted", "note")  # kept from the look that decided a claim
+
+
 def _described(claim: Claim) -> dict[str, Any]:
-    names = ("id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "margin")
+    names = ("id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "margin", "one_arm")
     described = {name: getattr(claim, name) for name in names}
     n = len(claim.differences)
     differences = np.asarray(claim.differences, float).tolist()
-    return described | {"differences": differences, "n": n, "look": n, "verdict": _no_verdict(claim)}
+    outcomes = claim.outcomes and [np.asarray(arm, int).tolist() for arm in claim.outcomes]
+    arrays = {"differences": differences, "outcomes": outcomes}
+    return described | arrays | {"n": n, "look": n, "last_look": n, "verdict": _no_verdict(claim)}
 
 
 def _no_verdict(claim: Claim) -> str:
@@ -183,30 +211,35 @@ def assess_in_looks(
         planned: number of planned looks, at least `len(looks)`, if `looks` are only the first of them.
 
     Returns:
-        Rows as returned by `assess`. The row of a claim is that of the look that decided it, or of the last one; a claim that
-        was decided before the last look has `latest`: `n`, `estimate` and `interval` of the last one, as a description.
+        Rows as returned by `assess` for the last look, `last_look`: all estimates and intervals are those of all seeds. What
+        was decided at an earlier look (`verdict`, `equivalence`) is kept with its p-values and its `look`.
     """
     decided: dict[str, dict[str, Any]] = {}
+    equivalent: dict[str, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     for seeds in looks:
         # A claim about some seeds only, such as those that solved a task, has fewer differences than the look has seeds.
         rows = [row | {"look": seeds} for row in assess(claims_of(seeds), planned or len(looks))]
         for row in rows:
-            if row["verdict"] in ("supported", "contradicted"):
-                decided.setdefault(row["id"], row)
-    latest = {row["id"]: {"latest": {name: row[name] for name in ("n", "estimate", "interval")}} for row in rows}
-    kept = [decided.get(row["id"], row) for row in rows]
-    return [row if row["look"] == looks[-1] else row | latest[row["id"]] for row in kept]
+            if row["verdict"] in DECIDED:
+                decided.setdefault(row["id"], {name: row[name] for name in OF_LOOK})
+            if row["equivalence"]:
+                row["equivalence"]["look"] = seeds
+                if row["equivalence"]["verdict"] in DECIDED:
+                    equivalent.setdefault(row["id"], row["equivalence"])
+    kept = [row | decided.get(row["id"], {}) | {"equivalence": equivalent.get(row["id"], row["equivalence"])} for row in rows]
+    return [row | {"last_look": looks[-1]} for row in kept]
 
 
 class _Decision(NamedTuple):
     """The outcome of a test within its family.
 
-    p_adjusted: at most 1. alpha: the level at which the claim was tested.
+    p_adjusted: at most 1. alpha: the level at which the claim was tested. of_interval: the level of Bonferroni's method.
     """
 
     p_adjusted: float
     alpha: float
+    of_interval: float
     verdict: str
 
 
@@ -218,8 +251,9 @@ def _decide(tests: Sequence["_Test | None"], looks: int) -> list[_Decision | Non
     factors = holm_factors(p_values)
     # Holm's steps end at the first test that fails: the tests that fail share its level.
     failing = max((factor for factor, p in zip(factors, adjusted, strict=True) if not _passes(p)), default=1)
+    level = SIGNIFICANCE / looks
     decisions = {
-        place: _Decision(p, SIGNIFICANCE / looks / (factor if _passes(p) else failing), test.verdict(p))
+        place: _Decision(p, level / (factor if _passes(p) else failing), level / len(family), test.verdict(p))
         for (place, test), p, factor in zip(family.items(), adjusted, factors, strict=True)
     }
     return [decisions.get(place) for place in range(len(tests))]
@@ -233,40 +267,61 @@ def _passes(p: float, alpha: float = SIGNIFICANCE) -> bool:
 def _tests(claims: Sequence[Claim]) -> list["_Test | None"]:
     """Return the test of every claim, None without seeds or with differences that are not finite."""
     testable = [claim for claim in claims if len(claim.differences) and np.isfinite(claim.differences).all()]
-    # Differences of proportions have McNemar's test.
-    flipped = [claim for claim in testable if claim.kind != "proportion" or claim.goal != "difference"]
-    differences = [np.asarray(claim.differences, float) for claim in flipped]
-    flips = {
-        id(claim): SignFlips(d, means) for claim, d, means in zip(flipped, differences, subset_means(differences), strict=True)
-    }
-    tests = {id(claim): _Test(claim, flips.get(id(claim))) for claim in testable}
+    # Differences of proportions have McNemar's test; their margins are tested as those of means are.
+    of_means = [claim for claim in testable if claim.kind != "proportion" or claim.margin]
+    differences = [np.asarray(claim.differences, float) for claim in of_means]
+    found = mean_tests(differences, [claim.one_arm for claim in of_means])
+    means = dict(zip(map(id, of_means), found, strict=True))
+    tests = {id(claim): _Test(claim, means.get(id(claim))) for claim in testable}
     return [tests.get(id(claim)) for claim in claims]
 
 
 class _Test:
     """The test of one claim with finite differences.
 
-    flips: the sign-flip tests; None for the difference of two proportions, which does not need them.
+    means: the tests of the mean; None for the difference of two proportions without a margin, which does not need them.
     """
 
-    def __init__(self, claim: Claim, flips: SignFlips | None) -> None:
-        self.claim, self.flips = claim, flips
+    def __init__(self, claim: Claim, means: MeanTest | None) -> None:
+        self.claim, self.means = claim, means
         self.p_for, self.p_against = self._p_values()
         self.p = min(self.p_for, self.p_against)
 
+    @property
+    def is_difference_of_proportions(self) -> bool:
+        """Whether the test is McNemar's."""
+        return self.claim.kind == "proportion" and self.claim.goal == "difference"
+
+    def of_equivalence(self) -> "_Test | None":
+        """Return the test of the claim that the mean of these differences lies within the margin; None without a margin.
+
+        Nor is there one for proportions, about which few seeds without a difference say little.
+        """
+        if self.claim.goal != "difference" or not self.claim.margin or self.claim.kind == "proportion":
+            return None
+        return _Test(dataclasses.replace(self.claim, goal="equivalence", sign=0), self.means)
+
     def _p_values(self) -> tuple[float, float]:
         """Return the p-values with which the claim would be supported and contradicted."""
-        claim, flips, margin = self.claim, self.flips, self.claim.margin or 0.0
+        claim, margin = self.claim, self.claim.margin or 0.0
         if claim.goal == "difference":
-            p = flips.two_sided() if flips else mcnemar(*claim.outcomes_of_arms)
+            p = mcnemar(*claim.outcomes_of_arms) if self.is_difference_of_proportions else self._of_mean.two_sided()
             mean = float(claim.differences.mean())
             return (p, 1.0) if mean * claim.sign > 0 else (1.0, p) if mean else (1.0, 1.0)
-        assert flips is not None
+        means = self._of_mean
+        # If a proportion differs by the margin, no difference shows in n seeds with a probability of at most (1 - margin)^n.
+        least = (1 - min(margin, 1.0)) ** len(claim.differences) if claim.kind == "proportion" else 0.0
         if claim.goal == "non-inferiority":
-            above, below = flips.above(-claim.sign * margin), flips.below(-claim.sign * margin)
-            return (above, below) if claim.sign > 0 else (below, above)
-        inside = max(flips.above(-margin), flips.below(margin))
-        return inside, min(1.0, 2 * min(flips.below(-margin), flips.above(margin)))
+            above, below = means.above(-claim.sign * margin), means.below(-claim.sign * margin)
+            favoured, other = (above, below) if claim.sign > 0 else (below, above)
+            return max(favoured, least), other
+        inside = max(means.above(-margin), means.below(margin), least)
+        return inside, min(1.0, 2 * min(means.below(-margin), means.above(margin)))
+
+    @property
+    def _of_mean(self) -> MeanTest:
+        assert self.means is not None
+        return self.means
 
     def verdict(self, p_adjusted: float) -> str:
         """Return the verdict that follows from the adjusted p."""
@@ -277,8 +332,7 @@ class _Test:
     def interval(self, alpha: float) -> tuple[float, float]:
         """Return the two-sided interval at level 1 - alpha."""
         if self.claim.kind != "proportion":
-            assert self.flips is not None
-            return self.flips.interval(alpha)
+            return self._of_mean.interval(alpha)
         outcomes = self.claim.outcomes_of_arms
         low, high = newcombe(*outcomes, alpha)
         # Newcombe's interval does not invert McNemar's test: where they disagree about 0, the end next to 0 is moved.
@@ -288,14 +342,19 @@ class _Test:
             return max(low, NEXT_TO_0), high
         return low, min(high, -NEXT_TO_0)
 
-    def adjusted_interval(self, alpha: float) -> tuple[tuple[float, float], float]:
-        """Return the interval that agrees with the decision at level `alpha`, and its confidence level."""
-        if self.claim.goal == "difference":
-            return self.interval(alpha), 1 - alpha
-        # The side of an equivalence claim on which the difference lies outside is known only from the data.
-        assert self.flips is not None
-        one_sided = alpha / 2 if self.claim.goal == "equivalence" and self.p_against < self.p_for else alpha
-        return self.flips.one_sided_limits(one_sided), 1 - 2 * one_sided
+    def adjusted_interval(self, alpha: float) -> tuple[float, float]:
+        """Return the interval at level 1 - alpha that excludes 0, or lies inside or outside the margin, only if the test does.
+
+        That is, only if the test at level `alpha` says so.
+        """
+        return self.interval(alpha) if self.claim.goal == "difference" else self._of_mean.one_sided_limits(alpha / 2)
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the claim is undecided, or less decided, because a few seeds determine the mean (see `mean_tests`)."""
+        if self.means is None or self.is_difference_of_proportions or abs(self.means.skewness) <= VERY_SKEWED:
+            return False
+        return _Test(self.claim, self.means._replace(by_most=False)).p < self.p
 
     def estimates(self) -> dict[str, Any]:
         """Return the fields of the row that need no family."""
@@ -303,16 +362,18 @@ class _Test:
 
     def row(self, decision: _Decision) -> dict[str, Any]:
         """Return the fields of a registered claim."""
-        interval, level = self.adjusted_interval(decision.alpha)
+        few = self.held_back
+        skewness = 0.0 if self.means is None or self.is_difference_of_proportions else self.means.skewness
         return {
             **self.estimates(),
-            "interval_adjusted": _finite(interval),
-            "adjusted_level": level,
+            "interval_adjusted": None if few else _finite(self.adjusted_interval(decision.of_interval)),
+            "adjusted_level": 1 - decision.of_interval,
             "p": self.p,
             "p_adjusted": decision.p_adjusted,
+            "skewness": skewness if abs(skewness) > SKEWED else None,
             "verdict": decision.verdict,
-            **self._power(decision.alpha),
-            "note": self._floor(decision.alpha),
+            **({} if few else self._power(decision.alpha)),
+            "note": FEW_SEEDS if few else self._floor(decision.alpha),
         }
 
     def _power(self, alpha: float) -> dict[str, Any]:

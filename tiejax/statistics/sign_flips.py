@@ -214,10 +214,10 @@ def simultaneous_band(
         alpha: the probability that the band misses a true mean.
 
     Returns:
-        mean, low, high. With fewer than two seeds, low and high are NaN.
+        mean, low, high. With so few seeds that flips have no quantile, 2^(1 - seeds) > alpha, low and high are NaN.
     """
     mean, seeds = differences.mean(axis=1), differences.shape[1]
-    if seeds < 2:
+    if 2.0 ** (1 - seeds) > alpha:
         return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
     centred = differences - mean[:, None]
     error = centred.std(axis=1, ddof=1) / np.sqrt(seeds)

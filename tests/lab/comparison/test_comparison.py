@@ -135,7 +135,7 @@ def test_the_outcome(outcome):
     assert outcome.losses.shape == (3, 2, len(outcome.steps))
     assert outcome.steps[-1] == 60
     np.testing.assert_allclose(outcome.losses[..., -1], outcome.final, rtol=1e-5)  # all 37 examples fit the records too
-    assert set(results["families"]) == {"main", "same", "own"}
+    assert set(results["families"]) == {"main", "own"}
     assert [row["id"] for row in outcome.claims if row["id"].startswith("own")] == ["own/tied"]
     assert outcome.sentence.startswith("For A small model, after 60 steps: ")
     assert outcome.sentence in (folder / "report.html").read_text()
@@ -247,10 +247,21 @@ def test_the_answer_in_words():
         "interval": [-0.03, -0.01],
         "unit": "nats",
         "n": 8,
+        "goal": "difference",
+        "sign": 1,
+        "margin": 0.05,
+        "look": 8,
+        "last_look": 8,
     }
     words = "Untie-2/3 models end 0.02 nats lower than tied ones [0.01, 0.03] (8 seeds)."
     assert in_words(row, "untie-2/3", "tied") == words
     assert "0.02 nats higher" in in_words(row | {"estimate": 0.02, "interval": [0.01, 0.03]}, "a", "b")
+    later = in_words(row | {"last_look": 16, "n": 16}, "a", "b")
+    assert later == "A models end 0.02 nats lower than b ones [0.01, 0.03] (16 seeds, decided with 8)."
+    moved = in_words(row | {"last_look": 16, "n": 16, "estimate": 0.01, "interval": [-0.01, 0.03]}, "a", "b")
+    assert moved.endswith("[-0.01, 0.03] (16 seeds, decided with 8; all 16 do not bear it out).")
+    near = row | {"equivalence": {"verdict": "supported", "look": 8}}
+    assert in_words(near, "a", "b") == "A and b models end less than 0.05 nats apart (a - b -0.02 [-0.03, -0.01], 8 seeds)."
     left = row | {"verdict": "undecided", "smallest_detectable": None, "margin": None, "note": "few"}
     assert in_words(left, "a", "b") == "Whether a models end lower than b ones: not decided with 8 seeds."
 

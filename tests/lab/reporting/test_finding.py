@@ -18,9 +18,13 @@ def test_openings_say_what_is_decided_and_what_the_seeds_would_have_shown():
     )
     for row in (undecided | {"smallest_detectable": None}, undecided | {"note": "1 seed cannot decide this claim"}):
         assert finding.opening(row) == "The price: not decided with 1 seed."
-    assert finding.opening(undecided | {"goal": "equivalence", "sign": 0}) == (
-        "The price: not decided with 1 seed, which would have shown a value that is 0.12 nats inside the margin of 0.05 nats "
+    inside = undecided | {"goal": "equivalence", "sign": 0}
+    assert finding.opening(inside | {"smallest_detectable": 0.02}) == (
+        "The price: not decided with 1 seed, which would have shown a value that is 0.02 nats inside the margin of 0.05 nats "
         "in four of five studies."
+    )
+    assert (
+        finding.opening(inside) == "The price: not decided with 1 seed, which could not have shown it in four of five studies."
     )
     assert finding.opening(EXPLORATORY).endswith("is 0.333 [0.1, 0.5] (8 seeds; exploratory, not tested).")
     claims = [undecided, CLAIM]
@@ -28,6 +32,24 @@ def test_openings_say_what_is_decided_and_what_the_seeds_would_have_shown():
     assert finding.openings(claims, ["b", "output-conditional", "absent"]) == both
     assert finding.openings(claims, ["b", "output-conditional"], "In main:") == f"In main: {both}"
     assert finding.openings(claims, ["absent"], "In main:") == ""
+
+
+def test_openings_of_differences_inside_the_margin():
+    near = CLAIM | {"estimate": 0.02, "interval": [0.01, 0.03], "equivalence": {"verdict": "supported", "look": 8}}
+    words = "The relative distance, zero - one differs from 0 by less than 0.05"
+    assert finding.opening(near) == f"{words}: it is 0.02 [0.01, 0.03] (8 seeds; supported: it is not 0)."
+    assert finding.opening(near | {"verdict": "undecided"}) == f"{words}: it is 0.02 [0.01, 0.03] (8 seeds)."
+    later = near | {"n": 16, "last_look": 16, "estimate": 0.2}
+    assert finding.opening(later | {"verdict": "undecided"}) == (
+        f"{words} (decided with 8; all 16 do not bear it out): it is 0.2 [0.01, 0.03] (16 seeds)."
+    )
+
+
+def test_openings_name_the_look():
+    later = CLAIM | {"n": 16, "last_look": 16}
+    assert finding.opening(later).endswith("is 0.333 [0.1, 0.5] (16 seeds): supported with 8.")
+    moved = later | {"estimate": -0.1, "interval": [-0.2, 0.1]}
+    assert finding.opening(moved).endswith("(16 seeds): supported with 8; all 16 do not bear it out.")
 
 
 def test_openings_of_margins():

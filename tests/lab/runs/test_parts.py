@@ -87,9 +87,19 @@ def test_appended_seeds_give_the_bits_of_a_run_of_all_seeds(half, whole, env, tm
     # What was trained has not been trained again.
     assert {name: what for name, what in tree(out / "checkpoints").items() if name in trained} == trained
     assert_same_bits(out, whole)
-    assert results(out) == results(whole) | {"seeds_by_part": [32, 32]}
+    # Its claims had been tested with 32 seeds: each of both tests has half of .05.
+    found, expected = results(out), results(whole)
+    assert {**found, "claims": None} == {
+        **expected, "claims": None, "looks": {"planned": [32, 64], "done": [32, 64], "appended": True}
+    }  # fmt: skip
+    first, (once, twice) = results(half)["claims"], (expected["claims"], found["claims"])
+    for early, one, two in zip(first, once, twice, strict=True):
+        assert (two["estimate"], two["interval"]) == (one["estimate"], one["interval"])
+        if two["p_adjusted"] is not None:
+            of_look = {32: early, 64: one}[two["look"]]
+            assert two["p_adjusted"] == pytest.approx(min(1, 2 * of_look["p_adjusted"]))
     assert yaml.safe_load((out / "config.yaml").read_text())["seeds"] == 64
-    assert "32 seeds, to a run of 32" in (out / "report.html").read_text()
+    assert "at 32, 64 seeds, each with 0.5 of .05: seeds were appended" in (out / "report.html").read_text()
     assert go(out, env, "--resume")[-1].startswith("the run is finished")
     # Results that are written again come from the checkpoints of both parts.
     (out / "metrics.npz").unlink()
@@ -183,7 +193,7 @@ def test_untying_grows(env, tmp_path):
         ended = end(start(*argv, *more, "--out", tmp_path / "run", env=env, script=EXPERIMENTS / "untying.py"))
         assert ended.status == 0, ended.err
     found = results(tmp_path / "run")
-    assert (found["seeds"], found["seeds_by_part"]) == ([0, 1, 2], [2, 1])
+    assert (found["seeds"], found["looks"]) == ([0, 1, 2], {"planned": [2, 3], "done": [2, 3], "appended": True})
     assert {row["n"] for row in found["claims"]} == {3}
 
 
@@ -306,16 +316,19 @@ def test_a_manifest_with_other_parts_than_seeds_is_damaged(here):
 
 def test_the_page_names_looks_and_appended_seeds():
     claims = [
-        {"id": "a", "family": "registered", "verdict": "supported", "look": 64, "estimate": 0.5}
-        | {"latest": {"n": 128, "estimate": 0.25, "interval": None}},
+        {"id": "a", "family": "registered", "verdict": "supported", "look": 64, "estimate": 0.5},
         {"id": "b", "family": "registered", "verdict": "undecided", "look": 128, "estimate": None},
         {"id": "c", "family": "exploratory", "verdict": "exploratory", "look": 128, "estimate": 1.0},
     ]
     looks = {"planned": [64, 128, 256, 512], "done": [64, 128]}
     ((headings, rows),) = looks_table({"looks": looks, "claims": claims}).values()
-    assert len(headings) == 5
-    assert rows == [["a", "64 seeds", "supported", "0.5", "0.25"], ["b", "not decided", "undecided", "-", "-"]]
+    assert headings == ["claim", "decided at", "verdict"]
+    assert rows == [["a", "64 seeds", "supported"], ["b", "not decided", "undecided"]]
     words = "planned at 64, 128, 256, 512 seeds, each with 0.25 of .05; done at 64, 128"
     assert parts_words({"looks": looks}) == {"looks": words}
-    assert parts_words({"seeds_by_part": [2, 3, 4]})["appended"].startswith("3, then 4 seeds, to a run of 2.")
+    words = "at 2, 5 seeds, each with 0.5 of .05: seeds were appended to a finished run, whose claims had been tested"
+    assert parts_words({"looks": {"planned": [2, 5], "done": [2, 5], "appended": True}}) == {"looks": words}
+    assert parts_words({"seeds_by_part": [2, 3, 4]})["appended"].startswith(
+        "3, then 4 seeds, to a run of 2, or by joining runs."
+    )
     assert parts_words({}) == looks_table({"claims": claims}) == {}

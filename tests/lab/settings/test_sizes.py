@@ -259,14 +259,14 @@ def test_a_disk_too_small_for_the_records_is_refused(tmp_path):
     def on_disk(sized):
         return Need(disk=sized.long)
 
-    check_disk(Sized(long=free // 2), on_disk, ("wide", "long"), out)
+    check_disk(Sized(long=free // 2), on_disk, ("wide", "long"), free // 2, out)
     message = rf"^--long {4 * free}: the records of the run need .* on the disk of --out {out}, which has .* free$"
     with pytest.raises(BadInput, match=message):
-        check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), out)
+        check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), 4 * free, out)
     existing = tmp_path / "records"
     with existing.open("wb") as file:
         file.truncate(5 * free)  # a sparse file
-    check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), out, [existing])
+    check_disk(Sized(long=4 * free), on_disk, ("wide", "long"), 4 * free, out, [existing])
     assert not out.parent.exists()
 
 

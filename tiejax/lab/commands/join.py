@@ -145,7 +145,11 @@ def write(runs: Sequence[Run], folder: Path, out: Path) -> None:
             files[name], lengths[name] = digest, (folder / name).stat().st_size
     seeds = [seed for part in parts for seed in part]
     settings = first.manifest.settings | {"seeds": seeds}
-    dataclasses.replace(first.manifest, settings=settings, files=files, lengths=lengths, parts=tuple(parts)).write(folder)
+    # As if all seeds had been planned together.
+    manifest = dataclasses.replace(
+        first.manifest, settings=settings, files=files, lengths=lengths, parts=tuple(parts), tested=()
+    )
+    manifest.write(folder)
     config = yaml_text.load((first.path / CONFIG).read_text()) | {"seeds": seeds, "out": str(out)}
     (folder / CONFIG).write_text(yaml_text.dump(config))
 

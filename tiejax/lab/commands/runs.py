@@ -13,7 +13,7 @@ from tiejax.lab.commands.studies import NAMES, load
 from tiejax.lab.reporting.finding import EARLIER, VERDICTS, is_claims, tally
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, differing, read, settings_of
-from tiejax.lab.runs.run_directory import RESULTS, RunDirectory
+from tiejax.lab.runs.run_directory import RESULTS, RESULTS_FORMAT, RunDirectory
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.checks import looks_up_to, seed_list
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -146,7 +146,7 @@ def lines(run: Listed) -> Iterator[str]:
         yield f"    {run.damage}"
     if run.claims is not None:
         counts = tally([{"verdict": verdict} for verdict, count in run.claims.items() for _ in range(count)])
-        yield f"    {counts}" if run.format != 1 else f"    {counts.removesuffix('.')} ({EARLIER})."
+        yield f"    {counts}" if run.format == RESULTS_FORMAT else f"    {counts.removesuffix('.')} ({EARLIER})."
 
 
 def parts_and_looks(manifest: Manifest) -> tuple[list[int] | None, list[int] | None]:

@@ -10,7 +10,7 @@ from tiejax.lab.runs.gate import untested
 from tiejax.statistics.arms import replace_diverged
 from tiejax.statistics.claims import Claim, assess_in_looks
 
-MAIN, SAME, OWN = "main", "same", "own"
+MAIN, OWN = "main", "own"
 Losses = Mapping[str, np.ndarray]  # arm -> final loss, [seed]
 OwnClaims = Callable[[Losses], Sequence[Claim]]
 
@@ -34,17 +34,14 @@ def worst_if_diverged(losses: Losses) -> dict[str, np.ndarray]:
 def claims(
     losses: Losses, arms: Sequence[Arm], margin: float | None, unit: str, own: OwnClaims | None
 ) -> dict[str, list[Claim]]:
-    """Return the claims of each family: differences, differences below the margin if there is one, and one's own."""
+    """Return the claims of each family: differences, and one's own."""
     losses = worst_if_diverged(losses)
-    families: dict[str, list[Claim]] = {MAIN: [], SAME: [], OWN: []}
+    families: dict[str, list[Claim]] = {MAIN: [], OWN: []}
     for first, second in compared(arms):
         differences, estimand = losses[first] - losses[second], f"the held-out loss at the end ({first} - {second})"
         about: dict[str, Any] = {"estimand": estimand, "differences": differences, "unit": unit, "margin": margin}
         statement = f"{first} models end with a lower held-out loss than {second} ones."
         families[MAIN].append(Claim(f"{first}/{second}", statement[0].upper() + statement[1:], sign=-1, **about))
-        if margin is not None:
-            same = f"The final held-out losses of {first} and {second} models differ by less than {margin:g}."
-            families[SAME].append(Claim(f"same/{first}/{second}", same, sign=0, goal="equivalence", **about))
     if own is not None:
         families[OWN] += own(losses)
     return {name: found for name, found in families.items() if found}

@@ -5,21 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.comparison.claims import MAIN, OWN, SAME
+from tiejax.lab.comparison.claims import MAIN, OWN
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, rates_table, reproduction, timing_words
-from tiejax.lab.reporting.words import counted, number, undecided
+from tiejax.lab.reporting.words import agrees, counted, is_equivalent, later_words, number, undecided, with_unit
 from tiejax.statistics.power import fewest_seeds
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 Section = Callable[[Mapping[str, Any]], Mapping[str, Table]]  # results.json -> heading -> (columns, rows)
 HEADINGS = {
     MAIN: "Claims: differences of final losses, one family",
-    SAME: "Claims: final losses that differ by less than the margin, a second family",
-    OWN: "Claims of the script, a third family",
+    OWN: "Claims of the script, a family of their own",
 }
 LIMITS = (
     "One model, one data set and one number of steps: nothing is said of larger models, longer runs or other data. Seeds "
@@ -48,19 +47,26 @@ def sentence(results: Mapping[str, Any]) -> str:
 
 def in_words(row: Mapping[str, Any], first: str, second: str) -> str:
     """Return a sentence about the difference of two arms."""
-    if row["verdict"] == "undecided":
+    seeds = counted(row["n"], "seed")
+    if row["estimate"] is None or (row["verdict"] == "undecided" and not is_equivalent(row)):
         return f"Whether {first} models end lower than {second} ones: {undecided(row)}."
-    interval = ", ".join(number(None if end is None else abs(end)) for end in sorted_ends(row["interval"]))
+    if is_equivalent(row):
+        later = later_words(row, row["equivalence"]["look"], abs(row["estimate"]) < row["margin"])
+        apart = f"end less than {with_unit(row['margin'], row)} apart{f' (decided{later})' if later else ''}"
+        between = f"{first} - {second} {number(row['estimate'])} [{', '.join(map(number, row['interval'] or (None, None)))}]"
+        return f"{first[0].upper()}{first[1:]} and {second} models {apart} ({between}, {seeds})."
+    interval = ", ".join(map(number, seen_from(row["estimate"], row["interval"])))
     side = "lower" if row["estimate"] < 0 else "higher"
     found = f"{number(abs(row['estimate']))} {row['unit']} {side} than {second} ones [{interval}]"
-    tested = ", not tested" if row["verdict"] == "exploratory" else ""
-    return f"{first[0].upper()}{first[1:]} models end {found} ({counted(row['n'], 'seed')}{tested})."
+    later = later_words(row, row["look"], agrees(row))
+    tested = ", not tested" if row["verdict"] == "exploratory" else f", decided{later}" if later else ""
+    return f"{first[0].upper()}{first[1:]} models end {found} ({seeds}{tested})."
 
 
-def sorted_ends(interval: Sequence[float | None] | None) -> list[float | None]:
-    """Return the ends of an interval that excludes 0, the one next to 0 first."""
-    ends = list(interval or (None, None))
-    return sorted(ends, key=lambda end: float("inf") if end is None else abs(end))
+def seen_from(estimate: float, interval: Sequence[float | None] | None) -> Sequence[float | None]:
+    """Return the interval of |estimate|: the given one, or if the estimate is negative its mirror image."""
+    low, high = interval or (None, None)
+    return (low, high) if estimate >= 0 else (high if high is None else -high, low if low is None else -low)
 
 
 def rows_of(results: Mapping[str, Any], family: str) -> list[Mapping[str, Any]]:

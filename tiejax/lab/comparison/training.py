@@ -233,7 +233,7 @@ def train_seeds(
                 for stage, cost in costs_of(whole, block).items():
                     trainer.stages.add(stage, cost)
                 trained[name] = block, train_block(trainer, whole, block, rates)
-        seeds, looks = [seed for part in parts for seed in part], looks_done(launched.settings, [len(part) for part in parts])
+        seeds, looks = [seed for part in parts for seed in part], looks_done(launched, [len(part) for part in parts])
         arrays = join_blocks([*trained.values()], seeds)
         if value_of_first(lambda: next_seeds(launched, console, looks, lambda: test(arrays, seeds, looks))) is None:  # noqa: B023
             return arrays, parts, looks

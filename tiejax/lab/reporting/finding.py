@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from tiejax.lab.reporting.words import counted, number, undecided, with_unit
+from tiejax.lab.reporting.words import agrees, counted, is_equivalent, later_words, number, undecided, with_unit
 
 VERDICTS = ("supported", "contradicted", "undecided")
-EARLIER = "earlier rules"  # the rules by which rows of results.json without a format were tested
+EARLIER = "earlier rules"  # the rules by which rows of results.json of earlier formats were tested
 
 
 def is_current(row: Mapping[str, Any]) -> bool:
-    """Return whether a claim was tested by the present rules; rows of earlier versions have no `kind`."""
-    return "kind" in row
+    """Return whether a claim was tested by the present rules; rows of earlier versions have no `one_arm`."""
+    return "one_arm" in row
 
 
 def opening(row: Mapping[str, Any]) -> str:
@@ -25,17 +25,24 @@ def opening(row: Mapping[str, Any]) -> str:
     """
     subject = row["estimand"][:1].upper() + row["estimand"][1:]
     seeds = counted(row["n"], "seed")
+    found = f"{with_unit(row['estimate'], row)} [{', '.join(map(number, row['interval'] or (None, None)))}]"
+    decided = row["verdict"] + later_words(row, row["look"], agrees(row)) if row["verdict"] in VERDICTS[:2] else ""
+    if is_equivalent(row):
+        own = row["goal"] == "equivalence"
+        look = row["look"] if own else row["equivalence"]["look"]
+        later = later_words(row, look, row["estimate"] is not None and abs(row["estimate"]) < row["margin"])
+        sign = "" if own or not decided else f"; {decided}: it is not 0"
+        within = f"{subject} differs from 0 by less than {with_unit(row['margin'], row)}"
+        return f"{within}{f' (decided{later})' if later else ''}: it is {found} ({seeds}{sign})."
     if row["verdict"] == "undecided":
         return f"{subject}: {undecided(row)}."
-    found = f"{with_unit(row['estimate'], row)} [{', '.join(map(number, row['interval'] or (None, None)))}]"
     if row["verdict"] == "exploratory":
         return f"{subject} is {found} ({seeds}; exploratory, not tested)."
     if row["goal"] == "difference" or row["verdict"] == "contradicted":
-        return f"{subject} is {found} ({seeds}): {row['verdict']}."
-    if row["goal"] == "equivalence":
-        return f"{subject} differs from 0 by less than {with_unit(row['margin'], row)}: it is {found} ({seeds})."
+        return f"{subject} is {found} ({seeds}): {decided}."
     side = "more than -" if row["sign"] > 0 else "less than "
-    return f"{subject} is {side}{with_unit(row['margin'], row)}: it is {found} ({seeds})."
+    later = f" ({decided})" if decided != row["verdict"] else ""
+    return f"{subject} is {side}{with_unit(row['margin'], row)}{later}: it is {found} ({seeds})."
 
 
 def openings(claims: Sequence[Mapping[str, Any]], ids: Sequence[str], lead: str = "") -> str:

@@ -50,7 +50,7 @@ def interval_words(interval: Sequence[float | None] | None) -> str:
     low, high = interval
     if low is None or high is None:
         return f"above {number(low)}" if high is None else f"below {number(high)}"
-    # An end is found by bisection, so that 0 differs from 0 by rounding.
+    # An end that is 0 may differ from it by rounding.
     low, high = (0.0 if abs(end) < 1e-9 * (high - low) else end for end in (low, high))
     return f"{number(low)} to {number(high)}"
 
@@ -88,8 +88,38 @@ def undecided(row: Mapping[str, Any]) -> str:
         return found
     if row["goal"] == "difference":
         return f"{found}, which would have shown {with_unit(most, row)} in four of five studies"
+    if most >= row["margin"]:
+        return f"{found}, which could not have shown it in four of five studies"
     inside = f"a value that is {with_unit(most, row)} inside the margin of {margin}"
     return f"{found}, which would have shown {inside} in four of five studies"
+
+
+def is_equivalent(row: Mapping[str, Any]) -> bool:
+    """Return whether the claim that the mean difference is closer to 0 than its margin is supported."""
+    if row.get("goal") == "equivalence":
+        return bool(row["verdict"] == "supported")
+    return row["verdict"] != "exploratory" and (row.get("equivalence") or {}).get("verdict") == "supported"
+
+
+def later_words(row: Mapping[str, Any], look: int, holds: bool) -> str:
+    """Return when a claim was decided, and whether all seeds bear it out, as the end of a sentence; "" at the last look.
+
+    holds: whether the estimates of all seeds agree with the decision.
+    """
+    if look >= row.get("last_look", look):
+        return ""
+    return f" with {look:,}" + ("" if holds else f"; all {row['n']:,} do not bear it out")
+
+
+def agrees(row: Mapping[str, Any]) -> bool:
+    """Return whether the estimate from all seeds has the sign, or lies on the side of the margin, that was decided."""
+    value, margin, supported = row["estimate"], row["margin"] or 0.0, row["verdict"] == "supported"
+    if value is None:
+        return False
+    if row["goal"] == "equivalence":
+        return bool((abs(value) < margin) == supported)
+    bound = 0.0 if row["goal"] == "difference" else -margin * row["sign"]
+    return bool(((value - bound) * row["sign"] > 0) == supported)
 
 
 def remarks(row: Mapping[str, Any]) -> str:
@@ -101,13 +131,16 @@ def remarks(row: Mapping[str, Any]) -> str:
         return "Tested by earlier rules."
     parts = []
     if row["verdict"] == "undecided":
-        parts.append(undecided(row))
+        parts.append(f"sign {undecided(row)}" if is_equivalent(row) else undecided(row))
         # With as many seeds, a claim about a margin is undecided only because the value may be near the margin.
         if (row["seeds_needed"] or 0) > row["n"]:
             parts[0] += f"; the margin, {with_unit(row['margin'], row)}, needs {counted(row['seeds_needed'], 'seed')}"
-    if latest := row.get("latest"):
-        found = f"{number(latest['estimate'])} ({interval_words(latest['interval'])})"
-        parts.append(f"decided with {counted(row['look'], 'seed')}; with {latest['n']} the estimate is {found}")
+    elif later := later_words(row, row["look"], agrees(row)):
+        parts.append(f"decided{later}; estimate and intervals are those of all {row['n']:,}")
+    if is_equivalent(row) and row["goal"] == "difference":
+        parts.append(f"closer to 0 than the margin, {with_unit(row['margin'], row)} (tested in a family of its own)")
+    if row.get("skewness") is not None:
+        parts.append(f"skewness {number(row['skewness'])}, so bootstrap-t must reject as well as sign flips")
     if row["note"]:
         parts.append(row["note"])
     return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)

@@ -46,10 +46,10 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
         trackers.check(getattr(settings, "tracker", "none"))
     check_address_space()
     if study.sizes is not None:
-        check_memory(settings, study.sizes.need, study.sizes.OPTIONS, alone=alone)
+        need = check_memory(settings, study.sizes.need, study.sizes.OPTIONS, alone=alone)
         if first:
             existing = RunDirectory.record_files(request.out)
-            check_disk(settings, study.sizes.need, study.sizes.OPTIONS, request.out, existing)
+            check_disk(settings, study.sizes.need, study.sizes.OPTIONS, need.disk, request.out, existing)
     if first:
         RunDirectory.probe(request.out)
     environment.check_variables()

@@ -36,7 +36,8 @@ class Manifest:
     study: its name. settings: resolved, as JSON values, without those that do not affect results. text: fingerprint of the
     training text, None without text or before it is known. files: path in the run directory -> SHA-256 (hex). lengths: path ->
     number of bytes, of files that were written since lengths are recorded. parts: the seeds of each part that has begun to
-    train, as values of the setting `seeds`; empty if all seeds train together.
+    train, as values of the setting `seeds`; empty if all seeds train together. tested: the numbers of seeds with which the run
+    had finished, and its claims were tested, before seeds were appended.
     """
 
     study: str
@@ -45,6 +46,7 @@ class Manifest:
     files: dict[str, str] = dataclasses.field(default_factory=dict)
     lengths: dict[str, int] = dataclasses.field(default_factory=dict)
     parts: tuple[int | list[int], ...] = ()
+    tested: tuple[int, ...] = ()
 
     @property
     def all_parts(self) -> list[int | list[int]]:
@@ -63,7 +65,8 @@ class Manifest:
         """Write run.json atomically."""
         content = {"study": self.study, "format": FORMAT, "settings": self.settings, "text": self.text, "files": self.files}
         lengths = {name: length for name, length in self.lengths.items() if name in self.files}
-        content |= ({"lengths": lengths} if lengths else {}) | ({"parts": list(self.parts)} if self.parts else {})
+        optional = {"lengths": lengths, "parts": list(self.parts), "tested": list(self.tested)}
+        content |= {name: value for name, value in optional.items() if value}
         replace(folder / KIND, json.dumps({**content, "digest": digest_of_json(content)}, indent=1).encode())
 
 
@@ -81,10 +84,10 @@ def read(folder: Path) -> Manifest:
         raise NoManifest(f"it has format {cut(version)}, but this version of tiejax reads format {FORMAT}", study)
     if content.pop("digest", None) != digest_of_json(content) or not _is_whole(content):
         raise damage
-    parts = tuple(content.get("parts", ()))
+    parts, tested = tuple(content.get("parts", ())), tuple(content.get("tested", ()))
     # The study that compares finished runs, the only one with a setting `runs`, was called comparison before `Comparison` was.
     study = "compare" if study == "comparison" and "runs" in content["settings"] else study
-    return Manifest(study, content["settings"], content["text"], content["files"], content.get("lengths", {}), parts)
+    return Manifest(study, content["settings"], content["text"], content["files"], content.get("lengths", {}), parts, tested)
 
 
 def _is_whole(content: Mapping[str, Any]) -> bool:
@@ -99,6 +102,7 @@ def _is_whole(content: Mapping[str, Any]) -> bool:
         and isinstance(lengths, dict)
         and all(type(length) is int for length in lengths.values())
         and _is_parts(content.get("parts", []))
+        and _is_parts(content.get("tested", []))
     )
 
 

@@ -30,10 +30,15 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class Looks(NamedTuple):
-    """The numbers of seeds at which claims are tested. planned: ascending, none without `until`. done: the first of them."""
+    """The numbers of seeds at which claims are tested.
+
+    planned: ascending; none without `until` and without seeds appended to a finished run. done: the first of them. appended:
+    whether they were not planned beforehand.
+    """
 
     planned: Sequence[int]
     done: Sequence[int]
+    appended: bool = False
 
 
 class InSeries(NamedTuple):
@@ -109,7 +114,7 @@ def train_parts(
         if len(done) < len(seeds):
             continue
         so_far = settings.of_seeds([seed for each in seeds for seed in each])
-        looks = looks_done(settings, [len(each) for each in seeds])
+        looks = looks_done(launched, [len(each) for each in seeds])
         joined = _join(done, conditions, scratch)
         if (more := value_of_first(lambda: next_seeds(launched, console, looks, lambda: test(so_far, joined, looks)))) is None:  # noqa: B023
             break
@@ -119,10 +124,17 @@ def train_parts(
     return TrainedParts(so_far, joined, params, looks, timing_of(*times, model_steps), facts_of(looks, seeds))
 
 
-def looks_done(settings: LookSettings, seeds_by_part: Sequence[int]) -> Looks:
-    """Return the looks of a run whose parts, with these numbers of seeds, are trained; none are planned without `until`."""
-    planned = settings.looks
-    return Looks(planned, np.cumsum(seeds_by_part).tolist() if planned else [])
+def looks_done(launched: Launched, seeds_by_part: Sequence[int]) -> Looks:
+    """Return the looks of a run whose parts, with these numbers of seeds, are trained.
+
+    Seeds that are appended to a finished run are a further look: its claims had been tested before.
+    """
+    if planned := launched.settings.looks:
+        return Looks(planned, np.cumsum(seeds_by_part).tolist())
+    run = launched.run
+    tested = value_of_first(lambda: list(run.manifest.tested) if run else None)
+    looks = [*tested, sum(seeds_by_part)] if tested else []
+    return Looks(looks, looks, appended=bool(looks))
 
 
 def parts_begun(launched: Launched) -> list[list[int]]:
@@ -177,5 +189,6 @@ def _join(done: Sequence[Trained], conditions: int, scratch: Path | None) -> Rec
 def facts_of(looks: Looks, seeds: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Return the fields of results.json on looks or on appended seeds; none for a run of one part."""
     if looks.planned:
-        return {"looks": {"planned": list(looks.planned), "done": list(looks.done)}}
+        found = {"planned": list(looks.planned), "done": list(looks.done)}
+        return {"looks": found | ({"appended": True} if looks.appended else {})}
     return {"seeds_by_part": [len(each) for each in seeds]} if len(seeds) > 1 else {}

@@ -35,7 +35,8 @@ def read(study: Study, argv: Sequence[str]) -> Request:
     Nothing is written. Raises BadInput.
     """
     given, switches = command_line.parse(study.settings, study.command, argv)
-    out = Path(given.out or given.resolved().out or "")
+    asked: Any = None if given.out else given.resolved()  # settings decide the default directory
+    out = Path(given.out or asked.out or "")
     resume, overwrite = switches.get("resume", False), switches["overwrite"]
     contents.check(out, overwrite)
     if "resume" not in switches and RunDirectory.state(out) == "unfinished" and not overwrite:
@@ -43,7 +44,7 @@ def read(study: Study, argv: Sequence[str]) -> Request:
     RunDirectory.check(out, resume, overwrite)
     if (resume or overwrite) and (out / CONFIG).exists():
         RunDirectory.check_study(out, study.name, "resume" if resume else "overwrite")
-    settings = _resumed(study, argv, out) if resume else given.resolved()
+    settings = _resumed(study, argv, out) if resume else asked or given.resolved()
     # The run directory may have been moved since the run started.
     return Request(dataclasses.replace(settings, out=str(out)), switches, out, argv)
 

@@ -26,7 +26,7 @@ from tiejax.training.records import FOLDER as RECORDS
 CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
 METRICS, REPORT, FIGURES = "metrics.npz", "report.html", "figures"
 # Increased whenever the rules change by which claims are tested. Files without a format have format 1.
-RESULTS_FORMAT = 2
+RESULTS_FORMAT = 3
 # Errors for paths that cannot exist, regardless of disk space and permissions.
 IMPOSSIBLE_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
 # Files and folders that tiejax writes and run.json does not list.
@@ -248,7 +248,8 @@ class RunDirectory:
         if appended := settings.seed_list[before:]:
             self._write_config(settings)
             parts = (*self.manifest.all_parts, appended)
-            self._change(settings=self.manifest.settings | {"seeds": settings.seeds}, files=files, parts=parts)
+            tested = (*self.manifest.tested, *([before] if self.finished else []))
+            self._change(settings=self.manifest.settings | {"seeds": settings.seeds}, files=files, parts=parts, tested=tested)
         else:
             self._change(files=files)
             self._write_config(settings)

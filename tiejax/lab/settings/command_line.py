@@ -115,9 +115,9 @@ def parse(
     except jsonargparse.ArgumentError as error:
         raise BadInput(_explain(str(error), config_class, command)) from None
     chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
-    for name, value in chosen.items():
-        if reason := yaml_text.fault(value) or _path_fault(value):
-            raise BadInput(f"{'' if name in command.positional else '--'}{name}: {reason}")
+    paths = ((name, reason) for name, value in chosen.items() if (reason := _path_fault(value)))
+    if fault := yaml_text.first_fault(chosen) or next(paths, None):
+        raise BadInput(f"{'' if fault[0] in command.positional else '--'}{fault[0]}: {fault[1]}")
     if isinstance(chosen.get("out"), str):  # `~` that no shell has expanded, as in a file or after `=`
         chosen["out"] = os.path.expanduser(chosen["out"])
     return config_class(**chosen), switches
@@ -305,8 +305,8 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     for name, value in values.items():  # jsonargparse accepts null for any field
         if value is None and type(None) not in typing.get_args(hints[name]):
             raise BadInput(f"--config {file}: {name}: expected {_value_words(name, hints[name])}, got null")
-        if reason := yaml_text.fault(value):
-            raise BadInput(f"--config {file}: {name}: {reason}")
+    if fault := yaml_text.first_fault(values):
+        raise BadInput(f"--config {file}: {fault[0]}: {fault[1]}")
     try:
         parser.parse_object(values)
     except jsonargparse.ArgumentError as error:

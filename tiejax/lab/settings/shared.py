@@ -84,7 +84,7 @@ class LookSettings(RunSettings):
     Args:
         seeds: number of random seeds (0, 1, ...), a list such as [3,7,11], or a range such as 1000-1255; each seed trains one
             model (a member) in every arm, such as tied and untied (default: 32). With --resume, a longer list that begins with
-            the seeds of the run, or a larger number, trains only the seeds that are appended: the results are those of a run of
+            the seeds of the run, or a larger number, trains only the seeds that are appended: the records are those of a run of
             all seeds, bit for bit if old and new seeds fill blocks of the same size on the devices, else to rounding
             (docs/run_directory.md)
         until: decided adds seeds until every registered claim is decided: the seeds of the first look are trained, the claims

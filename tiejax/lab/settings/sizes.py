@@ -7,7 +7,7 @@ at the same time are counted: a run that is refused could not have fitted, but o
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +60,12 @@ def check_most(option: str, value: float, name: str | None = None) -> None:
     """Raise BadInput if a count is too large. name: the key of its limit, by default the option."""
     if value > (most := most_of(name or option)):
         raise BadInput(f"--{option}: expected at most {most:,}, got {cut(value)}")
+
+
+def check_all_most(counts: Mapping[str, float]) -> None:
+    """Raise BadInput if one of the counts, by option, is too large."""
+    for option, value in counts.items():
+        check_most(option, value)
 
 
 def check_steps(option: str, value: float, steps: float) -> None:
@@ -141,8 +147,8 @@ def bytes_of_rows(rows: int, length: int, vocabulary: int, seeds: int, validatio
 
 def check_memory(
     settings: Any, need_of: Callable[[Any], Need], options: Sequence[str], memory: int | None = None, alone: bool = True
-) -> None:
-    """Raise BadInput if resolved settings need more memory than this machine has.
+) -> Need:
+    """Raise BadInput if resolved settings need more memory than this machine has; return what they need.
 
     With an accelerator, only the need of the host is checked: the memory of the devices is unknown before jax is imported.
 
@@ -153,15 +159,15 @@ def check_memory(
     memory = machine_memory() if memory is None else memory
     on_accelerator = accelerated()
 
-    def counted(settings: Any) -> Need:
-        need = need_of(settings)
-        need = need._replace(training=0) if on_accelerator else need
+    def counted(whole: Need) -> Need:
+        need = whole._replace(training=0) if on_accelerator else whole
         return need if alone else need._replace(batches=0, training=0)
 
-    need = counted(settings)
+    whole = need_of(settings)
+    need = counted(whole)
     if memory is None or need.total <= memory:
-        return
-    named = _heaviest(settings, lambda settings: counted(settings).total, options)
+        return whole
+    named = _heaviest(settings, lambda settings: counted(need_of(settings)).total, options)
     raise BadInput(
         f"{named}: the run needs at least {in_units(need.total)} ({need.in_words()}), this machine has {in_units(memory)}"
     )
@@ -178,13 +184,18 @@ def check_address_space() -> None:
 
 
 def check_disk(
-    settings: Any, need_of: Callable[[Any], Need], options: Sequence[str], out: Path, existing: Sequence[Path] = ()
+    settings: Any,
+    need_of: Callable[[Any], Need],
+    options: Sequence[str],
+    needed: int,
+    out: Path,
+    existing: Sequence[Path] = (),
 ) -> None:
     """Raise BadInput if the records of resolved settings do not fit on the disk of the run directory.
 
-    need_of, options: see `check_memory`. existing: files of records that the run will replace, which count as free.
+    need_of, options: see `check_memory`. needed: the bytes on the disk. existing: files of records that the run will replace,
+    which count as free.
     """
-    needed = need_of(settings).disk
     if not needed:
         return
     folder = next(folder for folder in (out, *out.absolute().parents) if folder.exists())

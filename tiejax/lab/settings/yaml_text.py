@@ -6,6 +6,7 @@ YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), in which these are 10 a
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -153,12 +154,19 @@ def dump_line(values: Any) -> str:
     return text.rstrip("\n")
 
 
-def fault(value: Any) -> str | None:
-    """Return why a value is not allowed as a setting, or None: text invalid in file names, or integers beyond 64 bits."""
+def first_fault(values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the name of the first value that is not allowed as a setting and why, or None.
+
+    Not allowed are text that is invalid in file names, and integers beyond 64 bits.
+    """
+    return next(((name, why) for name, value in values.items() if (why := _fault(value))), None)
+
+
+def _fault(value: Any) -> str | None:
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list | tuple):
-        return next((why for item in value if (why := fault(item))), None)
+        return next((why for item in value if (why := _fault(item))), None)
     if isinstance(value, int) and not -LARGEST <= value < LARGEST:
         return "contains an integer of more than 64 bits"
     if isinstance(value, str) and "\0" in value:

@@ -46,8 +46,8 @@ def test_estimates_and_verdicts():
     assert {row["verdict"] for row in described} == {"exploratory"}
     assert found[SECONDARY]["cosine/tied"]["estimate"] == pytest.approx(-0.1)
     assert found[SECONDARY]["cosine/tied"]["n"] == 6
-    assert found[SECONDARY]["same/cosine/tied"]["n"] == 6
-    assert found[SECONDARY]["same/late/tied"]["verdict"] == "contradicted"
+    assert found[SECONDARY]["cosine/tied"]["equivalence"]["verdict"] == "contradicted"
+    assert found[PLAIN]["late/tied"]["equivalence"]["verdict"] == "contradicted"
 
 
 def test_the_slope_is_that_of_numpy():
@@ -61,7 +61,7 @@ def test_the_slope_is_that_of_numpy():
 
 def test_a_small_difference_is_the_same_within_the_margin():
     near = LOSSES | {"untie-2/3": LOSSES["tied"] + 0.001}
-    assert rows(near)[SECONDARY]["same/late/tied"]["verdict"] == "supported"
+    assert rows(near)[PLAIN]["late/tied"]["equivalence"]["verdict"] == "supported"
 
 
 def test_rare_and_frequent_tokens_differ():

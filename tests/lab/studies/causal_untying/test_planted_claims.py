@@ -51,6 +51,15 @@ def test_claims_without_their_arms_are_left_out():
     assert claims(made_up(["untie-1/3", "untie-2/3"])) == []
 
 
+@pytest.mark.parametrize(("excess", "family"), [(0.34, "registered"), (0.36, "exploratory")])
+def test_markers_that_models_do_not_understand_are_not_tested(excess, family):
+    planted = made_up()
+    planted.arrays["untie-1/3/excess"][:, CHOICES.index("cipher")] = 50 * excess
+    found = claims(planted)
+    assert [claim.family for claim in found] == ["registered", family, "registered"]
+    assert ("not tested" in found[1].statement) == (family == "exploratory")
+
+
 def test_a_diverged_model_speaks_against_the_claim():
     planted = made_up()
     noise = np.random.default_rng(1).normal(0, 0.01, (SEEDS, 1, 1))

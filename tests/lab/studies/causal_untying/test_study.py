@@ -76,8 +76,11 @@ def test_results_and_records(run):
     assert set(results["arms"]) == set(ARMS)
     assert results["tokens"] == 60 * 4 * 11
     assert {row["id"] for row in results["claims"] if row["family"] == "registered"} == {
-        "tied/never", "late/tied", "late/never", "same/tied/never", "same/late/tied", "same/late/never", "frequency/late-tied"
-    }  # fmt: skip
+        "tied/never",
+        "late/tied",
+        "late/never",
+        "frequency/late-tied",
+    }
     for arm in ARMS:
         name = arm.replace("/", ".")
         assert arrays[f"{name}.train_step"].tolist() == [0, 20, 40, 60]

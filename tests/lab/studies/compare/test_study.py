@@ -158,7 +158,10 @@ def test_comparisons_under_the_former_name_are_not_runs_of_ones_own_model(tmp_pa
 def headline(*claims, runs=2):
     """The first sentence of the finding; each claim is the initial letters of its verdicts, "-" for none."""
     words = {"s": "supported", "c": "contradicted", "u": "undecided"}
-    rows = [[None if letter == "-" else {"kind": "mean", "verdict": words[letter]} for letter in claim] for claim in claims]
+    rows = [
+        [None if letter == "-" else {"kind": "mean", "one_arm": False, "verdict": words[letter]} for letter in claim]
+        for claim in claims
+    ]
     results = {
         "runs": dict.fromkeys(map(str, range(runs))),
         "settings": {},

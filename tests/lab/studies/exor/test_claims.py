@@ -43,7 +43,8 @@ def test_applicable_claims_of_each_variant(name):
     families = {row["id"]: row["family"] for row in found["claims"]}
     assert set(families) == EXPECTED[name]
     exploratory = {claim for claim, family in families.items() if family == "exploratory"}
-    assert exploratory == (OUTCOMES if name == "no-dh" else set())
+    gaps = {claim for claim in EXPECTED[name] if claim.startswith("output-gap")}  # an outcome selects their seeds
+    assert exploratory == gaps | (OUTCOMES if name == "no-dh" else set())
 
 
 def test_a_bias_leaves_no_bound_on_the_gap_and_asked_symbols_leave_even_and_odd_untrained():
@@ -58,8 +59,10 @@ def test_run_that_behaves_as_claimed_supports_the_claims():
     metrics = run_metrics(seeds=16, distance=as_the_paper_says)
     metrics["exact_cross_entropy"][1] += 0.2 + 0.002 * np.arange(16)[:, None, None]
     found = analysed(metrics)
-    # No tied member solved the task: there is no gap to judge.
-    assert {name for name, verdict in verdicts(found).items() if verdict != "supported"} == {"output-gap/tied"}
+    assert {name for name, verdict in verdicts(found).items() if verdict != "supported"} == {
+        "output-gap/untied",
+        "output-gap/tied",
+    }
     assert found["solved"] == {"untied": [True] * 16, "tied": [False] * 16}
     assert found["solve_time"] == {"untied": [0.0] * 16, "tied": [50_000.0] * 16}
     assert found["solving_window"] == 20_000
@@ -110,7 +113,7 @@ def random_run(rng, task, seeds):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_claim_is_decided_exactly_if_its_interval_excludes_the_null(variant):
+def test_a_claim_is_decided_if_its_interval_excludes_the_null(variant):
     rng, task, seen = np.random.default_rng(0), VARIANTS[variant], set()
     for seeds in (3, 9, 20, 20):
         found = analysed(random_run(rng, task, seeds), task)
@@ -119,7 +122,7 @@ def test_a_claim_is_decided_exactly_if_its_interval_excludes_the_null(variant):
             low, high = -np.inf if low is None else low, np.inf if high is None else high
             decided = row["verdict"] in ("supported", "contradicted")
             null = 0 if row["goal"] == "difference" else -row["sign"] * row["margin"]
-            assert decided == (not low <= null <= high), (row["id"], row["verdict"], low, high)
+            assert decided or low <= null <= high, (row["id"], row["verdict"], low, high)
             if decided:
                 assert (row["verdict"] == "supported") == (row["sign"] * (row["estimate"] - null) > 0)
             seen.add(row["verdict"])

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 from damage import steps
-from processes import assert_refused, command_here, end, start, tree, wait_until
+from processes import EXPERIMENTS, assert_refused, command_here, end, start, tree, wait_until
 
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.parts import InSeries, _part
@@ -60,7 +60,7 @@ def test_claims_across_variants_are_paired_by_seed(finished):
     prices = {name: of["tied"] - of["untied"] for name, of in losses.items()}
     np.testing.assert_allclose(by_id["interaction/main-dh"]["differences"], prices["main"] - prices["dh"])
     np.testing.assert_allclose(by_id["tying-costs/main"]["differences"], prices["main"])
-    assert (found["variants"], found["seeds"], found["format"]) == (["main", "dh"], [0, 1], 2)
+    assert (found["variants"], found["seeds"], found["format"]) == (["main", "dh"], [0, 1], 3)
     ((_, (headings, rows)),) = tables(found).items()
     assert [row[:2] for row in rows] == [
         [name, f"{results(finished / name)['bayes']['splits']['train']['cross_entropy']:.4f}"] for name in ("main", "dh")
@@ -68,11 +68,67 @@ def test_claims_across_variants_are_paired_by_seed(finished):
     assert rows[0][headings.index("mean, tied")] == f"{losses['main']['tied'].mean():.4f}"
 
 
-def test_the_page_starts_with_the_interaction(finished):
-    assert finding(results(finished))[0].startswith("The cost of tying in exact cross-entropy (main - dh): not decided")
+def test_the_page_starts_with_the_registered_claims(finished):
+    assert finding(results(finished))[0].startswith("The exact cross-entropy in main (tied - untied): not decided")
     page = (finished / "report.html").read_text()
     for words in ("dh/report.html", "DH fails for the zero pair", "DH fails for no pair of spellings", "interaction/main-dh"):
         assert words in page
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    out = tmp_path_factory.mktemp("tuned") / "run"
+    more = ["--variants", "main", "--rates", "[0.001, 0.002]", "--rate_seeds", "2"]
+    assert entry.main(STUDY, [*TINY, "--seeds", "2", *more, "--out", str(out)]) == 0
+    return out
+
+
+def losses_in(folder):
+    return {arm: results(folder)["final"][arm]["exact_cross_entropy"]["train"] for arm in ("untied", "tied")}
+
+
+def test_each_kind_of_models_is_compared_at_its_best_rate(tuned):
+    found = results(tuned)
+    tried = {float(folder.name.removeprefix("tuning-")): losses_in(folder) for folder in (tuned / "main").glob("tuning-*")}
+    assert set(results(tuned / "main" / "tuning-0.001")["seeds"]) == {2000, 2001}
+    assert len(tried) > 2  # one of two rates is the best, at an edge
+    best = {arm: min(sorted(tried), key=lambda rate: np.mean(tried[rate][arm])) for arm in ("untied", "tied")}
+    assert {name: row["best"] for name, row in found["tuning"].items()} == {f"main, {arm}": rate for arm, rate in best.items()}
+    ends = {arm: np.array(losses_in(tuned / "main" / f"rate-{best[arm]:g}")[arm]) for arm in best}
+    (price,) = (row for row in found["claims"] if row["id"] == "tying-costs/main")
+    np.testing.assert_allclose(price["differences"], ends["tied"] - ends["untied"])
+    assert found["seeds"] == [0, 1]
+    headings, rows = tables(found)["Numbers: learning rates, on seeds 2000 to 2001 only"]
+    assert headings == ["models", "rate", "mean loss"]
+    assert len(rows) == sum(len(row["rates"]) for row in found["tuning"].values())
+    assert f"main/rate-{best['tied']:g}/report.html" in (tuned / "report.html").read_text()
+
+
+def test_runs_that_chose_a_rate_are_kept_and_overwritten(tuned, tmp_path, capsys):
+    out = shutil.copytree(tuned, tmp_path / "run")
+    before = tree(out / "main")
+    (out / "results.json").unlink()
+    assert entry.main(STUDY, ["--out", str(out), "--resume"]) == 0
+    assert tree(out / "main") == before
+    assert results(out) | {"timing": None} == results(tuned) | {"timing": None}
+    other = [*TINY, "--variants", "main", "--rates", "[0.001, 0.002]", "--rate_seeds", "1", "--seeds", "1"]
+    assert entry.main(STUDY, [*other, "--out", str(out), "--overwrite"]) == 0
+    assert results(out)["seeds"] == [0]
+    assert results(out / "main" / "tuning-0.001")["seeds"] == [2000]
+
+
+REFUSED_RATES = {
+    "one run": (["--rates", "[0.001, 0.002]"], "needs --variants"),
+    "order": (["--variants", "main", "--rates", "[0.002, 0.001]"], "ascending order"),
+    "seeds": (["--variants", "main", "--rates", "[0.001, 0.002]", "--seeds", "2000-2003"], "2000"),
+}
+
+
+@pytest.mark.parametrize(("argv", "words"), REFUSED_RATES.values(), ids=REFUSED_RATES)
+def test_rates_that_cannot_be_tried_are_refused(argv, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert_refused(command_here(argv, monkeypatch, capsys, STUDY), words, script=EXPERIMENTS / "exor.py")
+    assert tree(tmp_path) == {}
 
 
 def test_finished_variants_are_kept_and_changed_ones_are_noticed(finished, tmp_path, capsys):

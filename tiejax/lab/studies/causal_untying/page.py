@@ -37,8 +37,7 @@ SOURCE = (
 HEADINGS = {
     PLANTED: "Claims: planted symbols, one family; then losses, exploratory",
     PLAIN: "Claims: tied, untied late and never tied, one family",
-    SECONDARY: "Claims: the same within a margin, rare and frequent tokens, and a cosine schedule, a second family; then "
-    "others, exploratory",
+    SECONDARY: "Claims: rare and frequent tokens, and a cosine schedule, a second family; then others, exploratory",
 }
 
 

@@ -13,10 +13,11 @@ from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.statistics.arms import replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim
-from tiejax.text.planted_pairs import CHOICES
+from tiejax.text.planted_pairs import CHOICES, CIPHER
 
 CONFLICT = ("constant", "contextual")  # kinds of twins for which the distributional hypothesis fails
 DISTANCE_MARGIN, EXCESS_MARGIN = 0.05, 0.01  # of the distance at the step of untying; nats a choice
+LEARNT = 0.35  # nats: half of the excess, ln 2, of a model that does not know which marker began the sentence
 TABLES = ("input", "output")
 Arrays = Mapping[str, np.ndarray]
 
@@ -25,11 +26,13 @@ class Planted(NamedTuple):
     """What claims and figures of planted text are computed from.
 
     arrays: of all seeds, as `ARM/FIELD`. kinds: the kind of every pair, in the order of recorded distances. steps: of the run.
+    learnt: whether models know what the markers do (see `knows_markers`), if that was found from other seeds.
     """
 
     arrays: Arrays
     kinds: Sequence[str]
     steps: int
+    learnt: bool | None = None
 
     def of_seeds(self, seeds: int) -> "Planted":
         """Return the same of the first seeds."""
@@ -68,6 +71,13 @@ def claims(planted: Planted) -> list[Claim]:
     return found
 
 
+def knows_markers(planted: Planted) -> bool:
+    """Return whether models that are untied at 1/3 choose between a word and its cipher with an excess loss below .35 nats."""
+    if planted.learnt is not None:
+        return planted.learnt
+    return bool(np.nanmean(planted.excess(plan.untied_at(plan.EARLY))[CIPHER]) < LEARNT)
+
+
 def _conflict(planted: Planted, early: str) -> Claim:
     untied, tied = (planted.at_end(arm, "input") for arm in (early, plan.TIED))
     change = {kind: untied[kind] - tied[kind] for kind in (*CONFLICT, "holding")}
@@ -85,16 +95,24 @@ def _conflict(planted: Planted, early: str) -> Claim:
 
 
 def _reverse(planted: Planted, early: str) -> Claim:
+    """Return the claim about markers; exploratory if models have not learnt what they do."""
     relative = planted.at_end(early, "output")
+    learnt = knows_markers(planted)
+    untested = "" if learnt else (
+        f" (not tested: the excess loss of the choice between a word and its cipher is not below {LEARNT:g} nats, so that "
+        "these models do not know what the markers do)"
+    )  # fmt: skip
     return Claim(
         "output-distance/reverse",
         "In models that are untied at 1/3 of the run, the relative distance in the output table is smaller at the end for the "
-        "markers of reverse pairs than for unrelated words.",
+        f"markers of reverse pairs than for unrelated words{untested}.",
         "the relative distance in the output table at the end, of reverse pairs less unrelated ones (untied at 1/3)",
         _defined(relative["reverse"] - relative["unrelated"]),
         -1,
+        family="registered" if learnt else "exploratory",
         unit="of the distance at the untie",
         margin=DISTANCE_MARGIN,
+        one_arm=True,
     )
 
 

@@ -16,7 +16,7 @@ from tiejax.statistics.claims import assess
 
 CLAIM_FIELDS = (
     "family", "kind", "goal", "estimand", "unit", "n", "estimate", "interval", "interval_adjusted", "p_adjusted", "margin",
-    "smallest_detectable", "look", "verdict",
+    "equivalence", "smallest_detectable", "look", "last_look", "verdict", "one_arm",
 )  # fmt: skip
 DECIDED = frozenset({"supported", "contradicted"})
 

@@ -220,6 +220,7 @@ def _claim(comparison: Contrast, body: Mapping[str, Any], names: Mapping[str, st
         sign,
         goal="equivalence" if comparison.same else "difference",
         margin=MEASURES[sides[0][0]].margin,
+        one_arm=sides[0][1] == sides[1][1],
     )
 
 
@@ -250,7 +251,8 @@ def verdicts(body: Mapping[str, Any], shapes: Mapping[str, Shape], tested: bool 
         if edges:
             note = f"not decided, since the best learning rate is at the edge of its grid for {', '.join(dict.fromkeys(edges))}"
             # More seeds would not decide such a claim: what they would show is left out.
-            row |= {"verdict": "undecided", "smallest_detectable": None, "seeds_needed": None, "note": note}
+            undecided = {"verdict": "undecided", "equivalence": None}
+            row |= undecided | {"smallest_detectable": None, "seeds_needed": None, "note": note}
         rows.append(row)
     return rows
 

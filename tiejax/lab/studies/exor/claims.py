@@ -20,7 +20,7 @@ fails for the others (`violating`). Where no pair violates DH, tying is claimed 
 sooner. A price of at most 0 is claimed as non-inferiority, `tying-free`, since only that can be supported if the price is
 exactly 0. Where both pairs obey DH, `tying-costs` claims that a price remains nevertheless. Outcomes are registered if some
 pair obeys DH, and are exploratory otherwise (no-dh), as are all claims among the seeds whose models both solved the task, which
-an outcome selects.
+an outcome selects. For the same reason `output-gap` is exploratory.
 """
 
 import dataclasses
@@ -42,8 +42,8 @@ class Statement:
 
     `{holding}`, `{violating}`, `{bound}` and `{end}` are replaced by the bits of those pairs, by the bound of the gap and by
     the last step. needs: what the task and the run must have for the claim to apply (see `present`). among: the arm whose
-    solved members it is about. outcome: whether it is about who solves the task, and when. kind, goal, unit, margin: as in
-    `Claim`.
+    solved members it is about; as an outcome chooses them, the claim is exploratory. outcome: whether it is about who solves
+    the task, and when. kind, goal, unit, margin, one_arm: as in `Claim`.
     """
 
     id: str
@@ -58,6 +58,7 @@ class Statement:
     goal: Goal = "difference"
     unit: str = ""
     margin: float | None = None
+    one_arm: bool = False
 
 
 def _semantic(bit: str) -> Statement:
@@ -69,6 +70,7 @@ def _semantic(bit: str) -> Statement:
         sign=-1,
         needs=(bit,),
         margin=DISTANCE,
+        one_arm=True,
     )
 
 
@@ -81,6 +83,7 @@ def _conflict(name: str, table: str) -> Statement:
         sign=1,
         needs=("holding", "violating"),
         margin=DISTANCE,
+        one_arm=True,
     )
 
 
@@ -155,6 +158,7 @@ def _gap(arm: int) -> Statement:
         sign=1,
         needs=("violating", "bound"),
         among=arm,
+        one_arm=True,
     )
 
 
@@ -181,6 +185,7 @@ STATEMENTS = (
         sign=-1,
         needs=("trained-even-odd",),
         margin=DISTANCE,
+        one_arm=True,
     ),
     Statement(
         "output-reverse/input",
@@ -190,6 +195,7 @@ STATEMENTS = (
         sign=1,
         goal="non-inferiority",
         margin=DISTANCE,
+        one_arm=True,
     ),
     Statement(
         "output-reverse/tied",
@@ -280,10 +286,11 @@ def _claim(values: Values, statement: Statement, differences: np.ndarray, chosen
         statement.sign,
         statement.kind,
         statement.goal,
-        "exploratory" if statement.outcome and task.holding is None else "registered",
+        "exploratory" if statement.among is not None or (statement.outcome and task.holding is None) else "registered",
         statement.unit,
         statement.margin,
         outcomes,
+        statement.one_arm,
     )
 
 

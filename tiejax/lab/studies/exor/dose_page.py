@@ -33,8 +33,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the page's question, then the counts of verdicts."""
     claims = results["claims"]
     strongest = max((entry["p"] for entry in results["doses"]), key=lambda p: abs(p - 0.5))
-    gaps = [f"output-gap/{arm}/{strongest:g}" for arm in ARMS]
-    answer = openings(claims, ["dose-cost", f"tying-costs/{strongest:g}", *gaps])
+    answer = openings(claims, ["dose-cost", f"tying-costs/{strongest:g}"])
     return [*([answer] if answer else []), tally(claims)]
 
 

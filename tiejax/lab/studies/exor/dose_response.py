@@ -121,6 +121,8 @@ def claims(responses: Responses) -> list[Claim]:
             f"(less {bound[number]:.3f})",
             (gap[number, arm] - bound[number])[responses.solved[number, arm]],
             sign=1,
+            family="exploratory",  # solved models are chosen by their outcome
+            one_arm=True,
         )
         for arm, name in enumerate(ARMS)
         for number, dose in enumerate(responses.doses)

@@ -24,6 +24,7 @@ from tiejax.lab.studies.exor.task import VARIANTS, EXor, train_size
 from tiejax.models.presets import ARCHITECTURE_SETTINGS, PUBLISHED_MODELS, STEPS
 from tiejax.system.visible import cut
 
+TUNING_SEED = 2000  # the first seed that chooses learning rates
 # Arm -> the settings in which it differs from the published ones, to find what the price of tying is made of.
 ARM_SETTINGS: dict[str, dict[str, Any]] = {
     "published": {},
@@ -78,6 +79,11 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
             fast-tables and slow-tables (--table_rate 2 and .5), shared (--shared_second_moment true), equal (--equal_tables
             true), input-4, input-16, output-4 and output-16 (--gradient_weights [4,1], [16,1], [1,4] and [1,16]). The report
             tests how they change the price of tying
+        rates: with --variants, learning rates to choose from, in ascending order, for the tied and the untied models of every
+            variant and arm apart: the one with the lowest mean exact cross-entropy on --rate_seeds seeds of their own; while it
+            is the lowest or the highest, half or twice of it is tried as well, at most three times. The price of tying is then
+            that of models at their best rates
+        rate_seeds: number of seeds that choose among --rates, 2000, 2001, ...; they are not among the reported ones
         model: architecture of the encoder
         size: published size, which sets the defaults of layers, width, heads, feed_forward, hidden, token_hidden,
             channel_hidden, learning_rate and steps
@@ -118,6 +124,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     variant: Literal["main", "dh", "no-dh", "half"] | None = None
     variants: list[str] = dataclasses.field(default_factory=list)
     arms: list[str] = dataclasses.field(default_factory=list)
+    rates: list[float] | None = None
+    rate_seeds: int = 32
     zero: list[float] | None = None
     one: list[float] | None = None
     doses: list[float] | None = None
@@ -190,6 +198,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     def _named_arms(self) -> list[str]:
         """Return `arms` one by one, the published one by default; raises BadInput."""
+        if self.rates is not None and not self.variants:
+            raise BadInput("--rates: needs --variants; a single run takes a --learning_rate")
         if self.arms and not self.variants:
             raise BadInput("--arms: needs --variants; a single run takes the settings themselves, such as --output_bias true")
         return _distinct("arms", self.arms, ARM_SETTINGS) or (["published"] if self.variants else [])
@@ -206,8 +216,17 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
             return {"one": one}
         return {"zero": main_zero if self.zero is None else self.zero, "one": one}
 
+    @property
+    def tuning_seeds(self) -> list[int]:
+        """The seeds that choose the learning rates."""
+        return list(range(TUNING_SEED, TUNING_SEED + self.rate_seeds))
+
     def check(self) -> None:
         """Raise BadInput, naming the option, if the resolved settings cannot be run."""
+        checks.check_counts(self, ("rate_seeds",))
+        if self.rates is not None:
+            checks.check_rates(self.rates, least=2)
+            checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
         if self.variants:
             for variant in self.by_variant.values():
                 variant.check()

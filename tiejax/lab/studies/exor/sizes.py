@@ -18,13 +18,8 @@ OPTIONS = (
 
 def parameters(settings: Any) -> int:
     """Return the number of parameters of one model, both tables included."""
-    biases = settings.output_bias * settings.tasks[0].vocabulary
-    return tables(settings) + int(biases) + _encoder(settings)
-
-
-def tables(settings: Any) -> int:
-    """Return the number of entries of both tables."""
-    return 2 * int(settings.tasks[0].vocabulary * settings.width)
+    vocabulary = settings.tasks[0].vocabulary
+    return int(vocabulary * (2 * settings.width + settings.output_bias)) + _encoder(settings)
 
 
 def _encoder(settings: Any) -> int:
@@ -49,10 +44,10 @@ def need(settings: Any) -> Need:
 
 def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
     """Return the needs of a run with `arms` arms per seed. by_use: whether moments are also kept for each use of a table."""
-    task, seeds = settings.tasks[0], settings.number_of_seeds * len(settings.tasks)
+    task, seeds, of_model = settings.tasks[0], settings.number_of_seeds * len(settings.tasks), parameters(settings)
     members = arms * seeds
-    state = members * (STATE * parameters(settings) + by_use * MOMENTS * FLOAT * tables(settings))
-    gradients = members * FLOAT * parameters(settings)
+    state = members * (STATE * of_model + (MOMENTS * FLOAT * 2 * task.vocabulary * settings.width if by_use else 0))
+    gradients = members * FLOAT * of_model
     # Assume that a device computes all its members at once, as accelerators do. The fast engine's multisets are negligible.
     places = seeds * (settings.batch_size or train_size(task.bits)) * task.length if settings.engine == "plain" else 0
     activations = arms * places * settings.layers * settings.width * FLOAT
@@ -61,7 +56,7 @@ def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
         numbers = members * records_of(settings.steps, settings.record_every)
         # The records, their copy in metrics.npz, the joint records of several looks, and temporarily a copy of the largest
         # array; later the trajectories, of all seeds and of the seeds that solved the task.
-        largest = numbers * FLOAT * _pairs(settings)
+        largest = numbers * FLOAT * _pairs(task)
         disk = (2 + (len(settings.looks) > 1)) * records + max(largest, 2 * members * bytes_at_the_end(settings))
         # A distance and its logarithm, in float64.
         records = numbers * 2 * 2 * FLOAT
@@ -110,14 +105,15 @@ def records_per_chunk(settings: Any, arms: int) -> int:
 
 def bytes_of_record(settings: Any) -> int:
     """Return the bytes of one record: distances of all pairs in both tables, losses and accuracies, gradients of each use."""
-    task, pairs = settings.tasks[0], _pairs(settings)
+    task = settings.tasks[0]
+    pairs = _pairs(task)
     visits = 2 + bool((2**task.bits - 1) // 10)  # the batch, resampled strings, and held-out strings if there are any
     uses = 4 * (1 + task.vocabulary)
     return FLOAT * (2 * pairs + 2 * visits + uses) + 1  # and the flag `finite`
 
 
-def _pairs(settings: Any) -> int:
-    return int(settings.tasks[0].vocabulary * (settings.tasks[0].vocabulary - 1) // 2)
+def _pairs(task: Any) -> int:
+    return int(task.vocabulary * (task.vocabulary - 1) // 2)
 
 
 def bytes_of_exact_record(settings: Any) -> int:

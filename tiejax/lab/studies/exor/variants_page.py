@@ -10,7 +10,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.reporting.sections import model_words, reproduction, timing_words, training_words
+from tiejax.lab.reporting.sections import model_words, rates_table, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_true, number
 from tiejax.lab.studies.exor.page import SOURCE
 from tiejax.lab.studies.exor.task import EXor
@@ -54,7 +54,13 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         solved = [count_true(entry["solved"][arm]) if entry["solved"] else "-" for arm in ARMS]
         rows.append([name, f"{entry['bayes_cross_entropy']:.4f}", *means, price, *solved])
     headings = ["variant", "Bayes", *(f"mean, {arm}" for arm in ARMS), "tied - untied", *(f"solved, {arm}" for arm in ARMS)]
-    return {"Numbers: final exact cross-entropy (nats) of the training split": (headings, rows)}
+    found = {"Numbers: final exact cross-entropy (nats) of the training split": (headings, rows)}
+    if tuning := results.get("tuning"):
+        seeds = f"{results['tuning_seeds'][0]} to {results['tuning_seeds'][-1]}"
+        columns, tried = rates_table(tuning)
+        # Without the losses of every seed, the last column.
+        found[f"Numbers: learning rates, on seeds {seeds} only"] = columns[:-1], [row[:-1] for row in tried]
+    return found
 
 
 def conflict_words(results: Mapping[str, Any], variant: str) -> str:
@@ -66,12 +72,20 @@ def conflict_words(results: Mapping[str, Any], variant: str) -> str:
     return f"0 is spelled with probabilities {entry['zero']}, 1 with {entry['one']}: {fails}{ours}"
 
 
+def _reports(results: Mapping[str, Any]) -> str:
+    """Return the reports of the runs; with rates to choose from, those of the reported ones."""
+    if "tuning" not in results:
+        return ", ".join(f"{name}/report.html" for name in results["variants"])
+    rates = {name: {results["tuning"][f"{name}, {arm}"]["best"] for arm in ARMS} for name in results["variants"]}
+    return ", ".join(f"{name}/rate-{rate:g}/report.html" for name, chosen in rates.items() for rate in sorted(chosen))
+
+
 def page(run: RunOnPage) -> str:
     """Return the HTML page across variants."""
     results, settings, facts = run.results, run.settings, run.facts
     setting = {
         **{name: conflict_words(results, name) for name in results["variants"]},
-        "reports": ", ".join(f"{name}/report.html" for name in results["variants"]),
+        "reports": _reports(results),
         "model": model_words(results),
         "seeds": f"{len(results['seeds'])} in every variant, each trained tied and untied from the same initial values on the "
         "same batches",

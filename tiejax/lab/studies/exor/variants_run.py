@@ -1,6 +1,7 @@
 """Several variants of EXor in one run: each is an ordinary run in a folder of the run directory, then one page across them.
 
-    OUT/main, OUT/dh, ...       run directories, trained in this order; finished ones are kept when the run is resumed
+    OUT/main, OUT/dh, ...       run directories, trained in this order; finished ones are kept when the run is resumed. With
+                                --rates, folders of several runs: see `best_rates`
     OUT/results.json, ...       claims across variants, made from the results of all
 
 A process that is killed at any point leaves finished runs, at most one unfinished run, and none of the others.
@@ -19,11 +20,12 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched, prepare, reserve
 from tiejax.lab.runs.parts import InSeries, value_of_first
+from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.runs.run_directory import CONFIG, RESULTS, RunDirectory
 from tiejax.lab.runs.train import begin, write_environment
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.exor import study, variants_page
+from tiejax.lab.studies.exor import best_rates, study, variants_page
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 from tiejax.lab.studies.exor.variants import across_claims, arm_claims
 from tiejax.statistics.arms import ARMS
@@ -44,23 +46,17 @@ def run(launched: Launched, console: Console) -> int:
     stop = begin(launched, console)
     settings, directory = launched.settings, launched.run
     if directory is not None and launched.switches["overwrite"]:
-        empty(settings.by_variant)
-    left = value_of_first(lambda: [name for name, own in settings.by_variant.items() if not is_finished(own)])
-    console.say(f"{counted(len(settings.by_variant), 'run')} of EXor in {settings.out}, {len(left)} to be trained")
-    for number, name in enumerate(left):
-        if any(asked for (asked,) in cluster.agree([stop()])):
-            console.result(f"stopped before {name}; continue with the same command and --resume")
-            return 130
-        place = f"{name}, run {list(settings.by_variant).index(name) + 1} of {len(settings.by_variant)}"
-        if status := _train(launched, settings.by_variant[name], console, stop, InSeries(place, len(left) - number - 1)):
-            return status
+        empty([run for own in settings.by_variant.values() for run in (best_rates.begun(own) if settings.rates else [own])])
+    try:
+        bodies, outs, tuning = (_at_best_rates if settings.rates else _at_one_rate)(launched, console, stop)
+    except _Ended as ended:
+        return ended.status
     if directory is None:
         return 0
 
-    bodies = {name: results_of(own) for name, own in settings.by_variant.items()}
-    results = plain(summarise(bodies, settings.variants, settings.arms))
+    results = plain(summarise(bodies, settings.variants, settings.arms) | tuning)
     # The results of a variant are files of this run too: it is not whole if they change.
-    directory.add([Path(own.out or "", RESULTS) for own in settings.by_variant.values()])
+    directory.add([Path(out, RESULTS) for out in outs])
     report = write_outputs(directory, settings, results, variants_page.plot_all(results), variants_page.page)
     launched.tracker.end(results["claims"])
     console.claims(results["claims"])
@@ -68,12 +64,62 @@ def run(launched: Launched, console: Console) -> int:
     return 0
 
 
-def empty(by_variant: Mapping[str, Settings]) -> None:
-    """Delete the runs of all variants, each of which is then an unfinished run that has not begun to train.
+class _Ended(Exception):
+    """The run ends here, with this exit status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+Trained = tuple[dict[str, dict[str, Any]], list[str], dict[str, Any]]  # results by run, run directories, tuning
+
+
+def _at_one_rate(launched: Launched, console: Console, stop: Stop) -> Trained:
+    """Train the runs that are not finished. Raises _Ended."""
+    by_variant = launched.settings.by_variant
+    left = value_of_first(lambda: [name for name, own in by_variant.items() if not is_finished(own)])
+    console.say(f"{counted(len(by_variant), 'run')} of EXor in {launched.settings.out}, {len(left)} to be trained")
+    for number, name in enumerate(left):
+        place = f"{name}, run {list(by_variant).index(name) + 1} of {len(by_variant)}"
+        _train_or_end(launched, by_variant[name], console, stop, InSeries(place, len(left) - number - 1))
+    found = {name: results_of(own) for name, own in by_variant.items()} if launched.run is not None else {}
+    return found, [own.out or "" for own in by_variant.values()], {}
+
+
+def _at_best_rates(launched: Launched, console: Console, stop: Stop) -> Trained:
+    """Train the runs that choose learning rates, then those at the best ones, that are not finished. Raises _Ended."""
+    bodies, outs, tried = dict[str, dict[str, Any]](), list[str](), dict[str, Tried]()
+
+    def trained(own: Settings) -> dict[str, Any]:
+        if not value_of_first(lambda: is_finished(own)):
+            _train_or_end(launched, own, console, stop, InSeries(str(Path(own.out or "").relative_to(launched.settings.out))))
+        outs.append(own.out or "")
+        body: dict[str, Any] = value_of_first(lambda: results_of(own))
+        return body
+
+    for name, own in launched.settings.by_variant.items():
+        best = best_rates.choose(own, trained)
+        tried |= {f"{name}, {arm}": each for arm, each in best.items()}
+        for line in rate_lines({f"{arm} {name}": each for arm, each in best.items()}):
+            console.say(line)
+        bodies[name] = best_rates.joined({arm: trained(at) for arm, at in best_rates.reported(own, best).items()})
+    return bodies, list(dict.fromkeys(outs)), {"tuning": tuning_rows(tried), "tuning_seeds": launched.settings.tuning_seeds}
+
+
+def _train_or_end(launched: Launched, own: Settings, console: Console, stop: Stop, place: InSeries) -> None:
+    if any(asked for (asked,) in cluster.agree([stop()])):
+        console.result(f"stopped before {place.label}; continue with the same command and --resume")
+        raise _Ended(130)
+    if status := _train(launched, own, console, stop, place):
+        raise _Ended(status)
+
+
+def empty(runs: Sequence[Settings]) -> None:
+    """Delete the runs with these settings, each of which is then an unfinished run that has not begun to train.
 
     Raises BadInput if one of the folders contains something else, or if another process is running there.
     """
-    for own in by_variant.values():
+    for own in runs:
         out = Path(own.out or "")
         if RunDirectory.state(out) != "new":
             contents.check(out, overwrite=True)

@@ -184,6 +184,7 @@ def _of_ties(rows: Rows) -> Iterator[Claim]:
         replicated - REPLICATED,
         1,
         unit="share of layers",
+        one_arm=True,
     )
     if "random-agent" in rows:
         yield Claim(

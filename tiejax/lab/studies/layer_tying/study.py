@@ -107,7 +107,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
     while True:
         jobs.train(reported(settings, directory))
         parts = [seed_list(part) for part in directory.manifest.all_parts]
-        looks = looks_done(settings, [len(part) for part in parts])
+        looks = looks_done(launched, [len(part) for part in parts])
         trained = settings.of_seeds([seed for part in parts for seed in part])
         records = {(name.method, name.seed): jobs.records[name] for name in models_of(trained, trained.seed_list)}
         metrics, sizes = metrics_of(trained, records), sizes_of(trained, records)

@@ -142,7 +142,16 @@ def _distance_claims(distances: Distances, diverged: np.ndarray, decay: float) -
         differences = replace_undefined(np.where(diverged[RECORDED[table][1]], np.nan, differences), sign)
         where = f"{TABLE_NAMES[table]} table"
         estimand = f"the relative distance in the {where}, {estimand}"
-        return Claim(f"{name}/{table}", f"{statement} ({where}).", estimand, differences, sign, margin=DISTANCE_MARGIN, **more)
+        return Claim(
+            f"{name}/{table}",
+            f"{statement} ({where}).",
+            estimand,
+            differences,
+            sign,
+            margin=DISTANCE_MARGIN,
+            one_arm=True,
+            **more,
+        )
 
     rows = []
     for name, table, pairs, reference, sign, goal in DISTANCE_CLAIMS:

@@ -29,6 +29,8 @@ class Settings(UntieSettings, exor.Settings):
         new: which table is split off, and so gets the new optimizer state; only matters for zero and zero-keep-count
         equal_tables: not supported, since never-tied models from equal tables are an arm of this study
         variants: not supported by this study, which has a single distribution
+        rates: not supported by this study, which has a single learning rate
+        rate_seeds: no effect, since this study has a single learning rate
         doses: not supported by this study, which has a single distribution
         figure_style: no effect, since this study has no three-panel figure
         out: run directory, which holds the run's settings, checkpoints, results and report (default:
@@ -42,6 +44,8 @@ class Settings(UntieSettings, exor.Settings):
         """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
         if self.variants:
             raise BadInput("--variants: not supported by this experiment; give one distribution, with --variant")
+        if self.rates is not None:
+            raise BadInput("--rates: not supported by this experiment; give one rate, with --learning_rate")
         if self.doses is not None:
             raise BadInput("--doses: not supported by this experiment; give one distribution, with --zero and --one")
         if self.equal_tables:
