@@ -1,6 +1,7 @@
 """Seeds in parts: appended to a run, or look by look until the claims are decided; kills, growth, and refusals."""
 
 import json
+import re
 import shutil
 import signal
 
@@ -132,9 +133,9 @@ def test_a_killed_growth_resumes(half, whole, env, tmp_path):
     out = shutil.copytree(half, tmp_path / "run")
     config = (out / "config.yaml").read_text()
     assert "seeds: 32\n" in config
-    (out / "config.yaml").write_text(config.replace("seeds: 32\n", "seeds: 64\n"))
+    (out / "config.yaml").write_text(re.sub("^seeds: 32$", "seeds: 64", config, flags=re.MULTILINE))
     process = start("--out", out, "--resume", env=env)
-    assert wait_until(lambda: list((out / "checkpoints" / "part-2").glob("[0-9]*")), process, 900)
+    assert wait_until(lambda: list((out / "checkpoints" / "part-2").glob("[0-9]*")), process, 900), end(process).err
     process.kill()
     end(process)
     assert RunDirectory.state(out) == "unfinished"
