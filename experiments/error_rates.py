@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # neither docs nor
 
 from docs.results.published import dumps
 from tiejax.lab.reporting.words import number, share
-from tiejax.statistics.claims import Claim, verdicts
+from tiejax.statistics.claims import DECIDED, Claim, verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 TITLE, OUTSIDE = "Studies without an effect", "Outside the assumptions"
@@ -36,7 +36,6 @@ CLAIMS_AT_ONCE = 40  # tested together, so that their flips stay small in memory
 MARGIN = 0.5
 FEWEST = 32  # seeds of distributions that are not symmetric, with a skewness of at most 2, for which the tests are meant
 PLATEAUS = np.array([0.0, 0.35, 1.0])  # levels at which training ends in EXor, in nats
-DECIDED = ("supported", "contradicted")
 
 Generator = np.random.Generator
 Draw = Callable[[Generator, int, int], list[Claim]]  # generator, number of claims, number of seeds -> claims
@@ -145,8 +144,8 @@ def settings() -> Iterator[Setting]:
     for seeds in (32, 256):
         yield Setting("not symmetric: log-normal less its mean", means(_lognormal), (seeds,), assumed=False)
     for seeds in (10, 64):
-        rare = _rare_on_the_margin
-        yield Setting("equivalence, one seed of 20 far away", rare, (seeds,), false=("supported",), assumed=False)
+        name = "equivalence, one seed of 20 far away"
+        yield Setting(name, _rare_on_the_margin, (seeds,), false=("supported",), assumed=False)
 
 
 def means(differences: Callable[[Generator, int], np.ndarray]) -> Draw:

@@ -64,15 +64,16 @@ def subset_means(differences: Sequence[np.ndarray]) -> list[SubsetMeans]:
 def _padded(differences: Sequence[np.ndarray]) -> tuple[Float[np.ndarray, "claims seeds"], Int[np.ndarray, " claims"]]:
     """Return the differences with zeros appended, so that few shapes are compiled, and the claims' numbers of seeds."""
     most = max(map(len, differences))
-    seeds = _next_multiple(most, 4 if most <= MOST_ENUMERATED else WORD)
-    padded = np.zeros((_next_multiple(len(differences), 8), seeds))
+    seeds = next_multiple(most, 4 if most <= MOST_ENUMERATED else WORD)
+    padded = np.zeros((next_multiple(len(differences), 8), seeds))
     size = np.ones(len(padded), int)
     for row, d in enumerate(differences):
         padded[row, : len(d)], size[row] = d, len(d)
     return padded, size
 
 
-def _next_multiple(number: int, step: int) -> int:
+def next_multiple(number: int, step: int) -> int:
+    """Return the smallest multiple of `step` that is at least `number`."""
     return -(-number // step) * step
 
 
@@ -81,7 +82,7 @@ def _distinct(
 ) -> tuple[Float[np.ndarray, "sizes seeds"], Int[np.ndarray, " claims"]]:
     """Return for each distinct size which seeds it counts, as 1 and 0, and for each claim the row of its size."""
     sizes, row = np.unique(size, return_inverse=True)
-    counted = np.zeros((_next_multiple(len(sizes), 8), seeds))
+    counted = np.zeros((next_multiple(len(sizes), 8), seeds))
     counted[: len(sizes)] = np.arange(seeds) < sizes[:, None]
     return counted, row
 

@@ -11,7 +11,17 @@ from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, rates_table, reproduction, timing_words
-from tiejax.lab.reporting.words import agrees, counted, is_equivalent, later_words, number, undecided, with_unit
+from tiejax.lab.reporting.words import (
+    agrees,
+    counted,
+    estimate_words,
+    is_equivalent,
+    later_within,
+    later_words,
+    number,
+    undecided,
+    with_unit,
+)
 from tiejax.statistics.power import fewest_seeds
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -51,9 +61,8 @@ def in_words(row: Mapping[str, Any], first: str, second: str) -> str:
     if row["estimate"] is None or (row["verdict"] == "undecided" and not is_equivalent(row)):
         return f"Whether {first} models end lower than {second} ones: {undecided(row)}."
     if is_equivalent(row):
-        later = later_words(row, row["equivalence"]["look"], abs(row["estimate"]) < row["margin"])
-        apart = f"end less than {with_unit(row['margin'], row)} apart{f' (decided{later})' if later else ''}"
-        between = f"{first} - {second} {number(row['estimate'])} [{', '.join(map(number, row['interval'] or (None, None)))}]"
+        apart = f"end less than {with_unit(row['margin'], row)} apart{later_within(row)}"
+        between = f"{first} - {second} {estimate_words(row, unit=False)}"
         return f"{first[0].upper()}{first[1:]} and {second} models {apart} ({between}, {seeds})."
     interval = ", ".join(map(number, seen_from(row["estimate"], row["interval"])))
     side = "lower" if row["estimate"] < 0 else "higher"

@@ -7,7 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from tiejax.lab.reporting.words import agrees, counted, is_equivalent, later_words, number, undecided, with_unit
+from tiejax.lab.reporting.words import (
+    agrees,
+    counted,
+    estimate_words,
+    is_equivalent,
+    later_within,
+    later_words,
+    undecided,
+    with_unit,
+)
 
 VERDICTS = ("supported", "contradicted", "undecided")
 EARLIER = "earlier rules"  # the rules by which rows of results.json of earlier formats were tested
@@ -25,15 +34,12 @@ def opening(row: Mapping[str, Any]) -> str:
     """
     subject = row["estimand"][:1].upper() + row["estimand"][1:]
     seeds = counted(row["n"], "seed")
-    found = f"{with_unit(row['estimate'], row)} [{', '.join(map(number, row['interval'] or (None, None)))}]"
+    found = estimate_words(row)
     decided = row["verdict"] + later_words(row, row["look"], agrees(row)) if row["verdict"] in VERDICTS[:2] else ""
     if is_equivalent(row):
-        own = row["goal"] == "equivalence"
-        look = row["look"] if own else row["equivalence"]["look"]
-        later = later_words(row, look, row["estimate"] is not None and abs(row["estimate"]) < row["margin"])
-        sign = "" if own or not decided else f"; {decided}: it is not 0"
-        within = f"{subject} differs from 0 by less than {with_unit(row['margin'], row)}"
-        return f"{within}{f' (decided{later})' if later else ''}: it is {found} ({seeds}{sign})."
+        sign = "" if row["goal"] == "equivalence" or not decided else f"; {decided}: it is not 0"
+        within = f"{subject} differs from 0 by less than {with_unit(row['margin'], row)}{later_within(row)}"
+        return f"{within}: it is {found} ({seeds}{sign})."
     if row["verdict"] == "undecided":
         return f"{subject}: {undecided(row)}."
     if row["verdict"] == "exploratory":

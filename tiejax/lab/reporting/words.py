@@ -101,6 +101,19 @@ def is_equivalent(row: Mapping[str, Any]) -> bool:
     return row["verdict"] != "exploratory" and (row.get("equivalence") or {}).get("verdict") == "supported"
 
 
+def estimate_words(row: Mapping[str, Any], unit: bool = True) -> str:
+    """Format the estimate of a claim, with its unit or without, and its interval: "0.3 nats [0.1, 0.5]"."""
+    value = with_unit(row["estimate"], row) if unit else number(row["estimate"])
+    return f"{value} [{', '.join(map(number, row['interval'] or (None, None)))}]"
+
+
+def later_within(row: Mapping[str, Any]) -> str:
+    """Return what `later_words` says about the decision that the mean is closer to 0 than the margin, in parentheses."""
+    look = row["look"] if row["goal"] == "equivalence" else row["equivalence"]["look"]
+    later = later_words(row, look, row["estimate"] is not None and abs(row["estimate"]) < row["margin"])
+    return f" (decided{later})" if later else ""
+
+
 def later_words(row: Mapping[str, Any], look: int, holds: bool) -> str:
     """Return when a claim was decided, and whether all seeds bear it out, as the end of a sentence; "" at the last look.
 

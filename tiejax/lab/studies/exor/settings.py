@@ -223,10 +223,6 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if the resolved settings cannot be run."""
-        checks.check_counts(self, ("rate_seeds",))
-        if self.rates is not None:
-            checks.check_rates(self.rates, least=2)
-            checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
         if self.variants:
             for variant in self.by_variant.values():
                 variant.check()
@@ -241,7 +237,10 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
             self._check_contexts(task)
         super().check()
         sizes = ("hidden", "token_hidden", "channel_hidden")
-        checks.check_counts(self, (*sizes, "steps", "record_every", "exact_every", "batch_size"))
+        checks.check_counts(self, (*sizes, "steps", "record_every", "exact_every", "batch_size", "rate_seeds"))
+        if self.rates is not None:
+            checks.check_rates(self.rates, least=2)
+            checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
         if self.max_norm is not None and not self.max_norm > 0:
             raise BadInput(f"--max_norm: expected a number > 0, got {self.max_norm}")
         checks.check_positive(self, ("table_std", "table_rate"))
