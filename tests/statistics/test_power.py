@@ -16,6 +16,7 @@ def test_four_of_five_t_tests_show_the_smallest_detectable_difference(n):
     assert shown == pytest.approx(0.8, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sides", [1, 2])
 def test_four_of_five_sign_flip_tests_show_the_smallest_detectable_difference(sides):
     difference = smallest_detectable(2.0, 12, 0.05, sides)

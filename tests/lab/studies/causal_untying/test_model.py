@@ -45,6 +45,7 @@ def test_the_wide_model_has_the_parameters_of_the_untied_one():
     assert untied.parameters == 2 * 4096 * 128 + 128 * 128 + 4 * (12 * 128**2 + 13 * 128) + 2 * 128
 
 
+@pytest.mark.slow
 def test_the_deep_model_has_the_parameters_of_the_untied_one():
     """At the size of the study a table has 1.3 times the parameters of a layer: one more layer, and wider feed-forward ones."""
     study = Settings(corpus=["x"]).resolved()
@@ -191,6 +192,7 @@ def test_an_optimal_model_has_no_excess_loss():
     np.testing.assert_allclose(worse[certain & (kind >= 0)], np.log(2))
 
 
+@pytest.mark.slow
 def test_excess_losses_are_summed_by_kind():
     """Of a model with a bias of the logits, from its logits."""
     blocks = planted_text(np.random.default_rng(5))

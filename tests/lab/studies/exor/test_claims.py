@@ -55,6 +55,7 @@ def test_a_bias_leaves_no_bound_on_the_gap_and_asked_symbols_leave_even_and_odd_
     assert EXPECTED["main"] - asked == {"output-reverse/output", "output-reverse/tied"}
 
 
+@pytest.mark.slow
 def test_run_that_behaves_as_claimed_supports_the_claims():
     metrics = run_metrics(seeds=16, distance=as_the_paper_says)
     metrics["exact_cross_entropy"][1] += 0.2 + 0.002 * np.arange(16)[:, None, None]
