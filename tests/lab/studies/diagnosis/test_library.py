@@ -10,6 +10,7 @@ from two_tables import NAMES, TOKENS, make, pair
 
 from tiejax import lab
 from tiejax.lab.runs.entry import main
+from tiejax.lab.runs.run_directory import RESULTS_FORMAT
 from tiejax.lab.studies.diagnosis.settings import STUDY
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,9 @@ def test_checkpoint(here, launched, capsys):
     assert capsys.readouterr() == ("", "")
     assert tree(here) == before
     launched(STUDY, ["c", "--corpus", "t.txt", "--sample", "5", "--seed", "3", "--out", "out", "--quiet"])
-    assert_same_except_time(results | {"checkpoint": "c", "format": 2}, json.loads((here / "out" / "results.json").read_text()))
+    assert_same_except_time(
+        results | {"checkpoint": "c", "format": RESULTS_FORMAT}, json.loads((here / "out" / "results.json").read_text())
+    )
 
 
 def test_run(untying_run, launched, tmp_path, capsys):
@@ -36,7 +39,7 @@ def test_run(untying_run, launched, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
     assert tree(untying_run) == before
     launched(STUDY, [str(untying_run), "--out", str(tmp_path / "out"), "--quiet"])
-    assert_same_except_time(results | {"format": 2}, json.loads((tmp_path / "out" / "results.json").read_text()))
+    assert_same_except_time(results | {"format": RESULTS_FORMAT}, json.loads((tmp_path / "out" / "results.json").read_text()))
 
 
 def test_damaged_run_is_not_changed(untying_run, tmp_path, capsys):
