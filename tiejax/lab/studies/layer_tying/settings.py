@@ -95,7 +95,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         k: number of batches between two actions
         ties: how ties are resolved: resolved (a copy of a copy uses the weights of its owner, and a layer that becomes
             independent gets separate weights), or published (as in the published code: neither; see
-            docs/results/layer_tying.md)
+            docs/results/layer_tying_details.md)
         gradient: train shared weights with the gradients of all their uses (all) or of the owner's use only (owner; with --ties
             published, of the use of each layer that trains them)
         start: initial ties: tied (all layers copy layer 0), independent, frozen-random (as in the published code: layers above
