@@ -9,9 +9,11 @@ A page marks a table, a value of a claim, or a cell of a table by comments:
     Tying costs <!-- value: exor.json price/main estimate -->0.1 nats<!-- end -->: <!-- value: exor.json price/main verdict
     -->supported<!-- end -->. <!-- cell: exor.json Numbers: solved :: untied :: seeds -->12<!-- end --> models solve it.
 
-What stands between two comments is rendered from the file: a table is `claims` or a table of the run's report, by title; a
-value is a field of a claim (`FIELDS`); a cell is named by the title of its table, its row (first column) and its column.
-Beginnings of titles are enough if they are unique. So no number is copied by hand, and outdated pages can be detected.
+What stands between two comments is rendered from the file: a table is `claims`, `registered` (without the exploratory
+claims and with fewer columns; `registered: price, solved` has those with the ids `price`, `price/...`, `solved`, ...) or a
+table of the run's report, by title; a value is a field of a claim (`FIELDS`); a cell is named by the title of its table, its
+row (first column) and its column. Beginnings of titles are enough if they are unique. So no number is copied by hand, and
+outdated pages can be detected.
 """
 
 import json
@@ -81,9 +83,11 @@ def _read(folder: Path, file: str) -> dict[str, Any]:
 def _table(found: Mapping[str, Any], name: str, file: str) -> Table:
     if name == "claims":
         return _claims(found["claims"])
+    if name.partition(":")[0] == "registered":
+        return _registered(found["claims"], name.partition(":")[2], file)
     matching = [title for title in found["tables"] if title.startswith(name)]
     if name not in matching and len(matching) != 1:
-        raise ValueError(f"{file}: unknown table {name!r}; it has claims, {', '.join(map(repr, found['tables']))}")
+        raise ValueError(f"{file}: unknown table {name!r}; it has claims, registered, {', '.join(map(repr, found['tables']))}")
     table = found["tables"][name if name in matching else matching[0]]
     return table["columns"], table["rows"]
 
@@ -122,6 +126,25 @@ def _claims(claims: Sequence[Row]) -> Table:
     for claim in claims:
         rows.append([claim["statement"], about(claim), *cells(claim), verdict(claim)])
     return ["claim", "estimand", "estimate", "95 % interval", "adjusted interval", "p, adjusted", "n", "verdict"], rows
+
+
+def _registered(claims: Sequence[Row], selection: str, file: str) -> Table:
+    """Return the table of the claims that are not exploratory, without p and the adjusted interval.
+
+    selection: ids, or their beginnings up to a slash, separated by a comma and a space; "" selects all.
+    """
+    rows = [claim for claim in claims if claim["verdict"] != "exploratory"]
+    chosen = []
+    for name in filter(None, selection.strip().split(", ")):
+        matching = [claim for claim in rows if f"{claim['id']}/".startswith(f"{name}/")]
+        if not matching:
+            raise ValueError(f"{file}: unknown registered claim {name!r}; it has {', '.join(claim['id'] for claim in rows)}")
+        chosen += matching
+    table = []
+    for claim in chosen or rows:
+        estimate, interval, _, _, n = cells(claim)
+        table.append([claim["statement"], about(claim), estimate, interval, n, verdict(claim)])
+    return ["claim", "estimand", "estimate", "95 % interval", "n", "verdict"], table
 
 
 def markdown(columns: list[str], rows: list[list[str]]) -> str:

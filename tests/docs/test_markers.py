@@ -58,6 +58,16 @@ def test_claims_about_a_margin_name_it(folder):
     assert "| the relative distance, zero - one (nats, margin 0.05) |" in page
 
 
+def test_a_table_of_registered_claims_has_no_exploratory_ones_and_may_select_by_id(folder):
+    everything = markers.render("<!-- table: run.json registered -->\n<!-- end of table -->", folder)
+    assert "| Zero <farther> than one. | the relative distance, zero - one | 0.333 | 0.1 to 0.5 | 8 | supported |" in everything
+    assert [everything.count(f"| {word} |") for word in ("supported", "undecided", "exploratory")] == [1, 1, 0]
+    assert "supported (earlier rules)" in everything
+    chosen = markers.render("<!-- table: run.json registered: price,\nold -->\n<!-- end of table -->", folder)
+    assert [line.split(" | ")[-1] for line in chosen.splitlines()[4:6]] == ["undecided |", "supported (earlier rules) |"]
+    assert chosen.count("\n|") == 4
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -97,9 +107,14 @@ def test_cells_are_rendered_inside_sentences(folder):
     [
         (
             "<!-- table: run.json scores -->\n<!-- end of table -->",
-            "run.json: unknown table 'scores'; it has claims, 'Numbers: the shapes', 'Numbers: the losses'",
+            "run.json: unknown table 'scores'; it has claims, registered, 'Numbers: the shapes', 'Numbers: the losses'",
         ),
-        ("<!-- table: run.json Numbers -->\n<!-- end of table -->", "run.json: unknown table 'Numbers'; it has claims"),
+        ("<!-- table: run.json Numbers -->\n<!-- end of table -->", "run.json: unknown table 'Numbers'; it has claims, reg"),
+        (
+            "<!-- table: run.json registered: old, pri -->\n<!-- end of table -->",
+            "run.json: unknown registered claim 'pri'; it has output-conditional, old, price/in main",
+        ),
+        ("<!-- table: run.json registered: first-look -->\n<!-- end of table -->", "unknown registered claim 'first-look'"),
         ("<!-- table: other.json claims -->\n<!-- end of table -->", "other.json: not found, but a page refers to it"),
         (
             "<!-- value: run.json cost estimate --><!-- end -->",
