@@ -3,7 +3,7 @@
 python experiments/error_rates.py                   # every simulated setting, into docs/results/error_rates.json
 python experiments/error_rates.py --records FILE    # add a row: the results.json of a run, its seeds drawn at random
 
-Then `python docs/results/publish.py` renders docs/results/README.md.
+Then `python docs/results/publish.py` renders docs/results/error_rates.md.
 
 The claims of a study are drawn from a `Setting`: differences of mean 0, two arms with the same distribution, or a mean that
 lies on the margin. The studies go through `claims.verdicts`, the decision that `assess` makes.

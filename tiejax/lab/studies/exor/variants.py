@@ -2,7 +2,7 @@
 what the price is made of, from arms that change one setting.
 
 The price of tying is the final exact cross-entropy of the tied model minus that of the untied model of the same seed. The
-claims about arms and their predictions were registered in docs/results/exor_price.md before the first run.
+claims about arms and their predictions were registered in docs/results/exor_price_details.md before the first run.
 """
 
 import itertools
