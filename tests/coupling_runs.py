@@ -41,14 +41,15 @@ def write_files(folder: Path) -> Path:
     return folder
 
 
-def arguments(folder: Path, *more: object) -> list[str]:
+def arguments(folder: Path, *more: object, tasks: tuple[str, ...] = ("tags", "verbs")) -> list[str]:
     """Return the arguments of a small run on the files in `folder`."""
-    tasks = (
-        f"{{tags: {{train: {folder}/train.conllu, development: {folder}/dev.conllu, test: {folder}/test.conllu}}, "
-        f"verbs: {{train: [{folder}/is.txt, {folder}/may.txt]}}}}"
-    )
+    known = {
+        "tags": f"{{train: {folder}/train.conllu, development: {folder}/dev.conllu, test: {folder}/test.conllu}}",
+        "verbs": f"{{train: [{folder}/is.txt, {folder}/may.txt]}}",
+    }
+    named = ", ".join(f"{name}: {known[name]}" for name in tasks)
     files = ["--corpus", str(folder / "corpus.txt"), "--data_dir", str(folder / "prepared")]
-    return [*files, *SMALL, "--shapes", SHAPES, "--gate", "-9", "--tasks", tasks, *map(str, more)]
+    return [*files, *SMALL, "--shapes", SHAPES, "--gate", "-9", "--tasks", f"{{{named}}}", *map(str, more)]
 
 
 def probes(folder: Path) -> list[str]:
