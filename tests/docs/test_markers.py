@@ -82,14 +82,25 @@ def test_values_are_rendered_inside_sentences(folder, name, expected):
     assert f"-->{expected}<!--" in markers.render(f"<!-- value: run.json {broken_line}\n--><!-- end -->", folder)
 
 
+def test_no_line_begins_with_a_value(folder):
+    """It would end the paragraph or the list: it is moved to the line before, if that has text."""
+    mark = "<!-- value: run.json old n -->8<!-- end -->"
+    page = f"Each\n{mark} of\n\n* list:\n  {mark}\n  {mark}.\n* {mark}\n\n{mark}\n\n# Title\n{mark}\n\n| {mark} |\n{mark}"
+    assert markers.render(page, folder) == (
+        f"Each {mark} of\n\n* list: {mark} {mark}.\n* <span></span>{mark}\n\n<span></span>{mark}\n\n# Title\n"
+        f"<span></span>{mark}\n\n| {mark} |\n<span></span>{mark}"
+    )
+    assert markers.render(markers.render(page, folder), folder) == markers.render(page, folder)
+
+
 def test_every_field_of_a_claim_can_be_rendered(folder):
     for field in markers.FIELDS:
         assert "--><!--" not in markers.render(f"<!-- value: run.json output-conditional {field} --><!-- end -->", folder)
 
 
 def test_cells_are_rendered_inside_sentences(folder):
-    page = markers.render("<!-- cell: run.json Numbers: the s :: a|b :: loss -->9<!-- end --> nats", folder)
-    assert page == "<!-- cell: run.json Numbers: the s :: a|b :: loss -->1.5<!-- end --> nats"
+    page = markers.render("Of <!-- cell: run.json Numbers: the s :: a|b :: loss -->9<!-- end --> nats", folder)
+    assert page == "Of <!-- cell: run.json Numbers: the s :: a|b :: loss -->1.5<!-- end --> nats"
 
 
 @pytest.mark.parametrize(
