@@ -153,6 +153,18 @@ def test_all_pages_are_up_to_date():
     assert [page.name for page, text in rendered.items() if text != page.read_text()] == []
 
 
+def test_pages_of_results_with_a_verdict_say_what_it_means():
+    """They link to the table of verdicts, which has all of them."""
+    folder = ROOT / "docs" / "results"
+    verdict = re.compile(r"<!-- (?:value: \S+ \S+ (?:sentence|verdict)|table: \S+ claims) -->")
+    pages = {page.name: text for page in folder.glob("*.md") if verdict.search(text := page.read_text())}
+    assert {"exor.md", "causal_untying.md"} <= set(pages)
+    assert [name for name, text in pages.items() if "(README.md#verdicts)" not in text] == []
+    table = (folder / "README.md").read_text().partition("## Verdicts")[2].partition("\n## ")[0]
+    for word in ("supported", "contradicted", "undecided", "equivalent", "exploratory"):
+        assert f"| {word}" in table
+
+
 def test_every_study_that_is_published_has_tables():
     """Named in `publish.TABLES` by the module that makes them."""
     for study, module in publish().TABLES.items():
