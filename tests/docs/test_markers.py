@@ -153,6 +153,23 @@ def test_all_pages_are_up_to_date():
     assert [page.name for page, text in rendered.items() if text != page.read_text()] == []
 
 
+def test_every_published_claim_has_a_sentence_with_its_numbers():
+    """Of present rules: estimate and seeds, the verdict, and which claim it is about."""
+    runs = [json.loads(file.read_text()) for file in (ROOT / "docs" / "results").glob("*.json")]
+    rows = [row for run in runs for row in run.get("claims", []) if "goal" in row]
+    assert {row["verdict"] for row in rows} == {"supported", "contradicted", "undecided", "exploratory"}
+    for row in rows:
+        sentence, statement = opening(row), row["statement"].removesuffix(".")
+        verdict = "not decided" if row["verdict"] == "undecided" else row["verdict"]
+        assert verdict in sentence
+        estimate = abs(row["estimate"])
+        assert (f"{estimate:.3g}" if estimate < 1000 else f"{float(f'{estimate:.3g}'):,.0f}") in sentence
+        assert f"{row['n']} seed" in sentence
+        assert (statement in sentence) == (verdict != "exploratory")
+        if verdict in ("contradicted", "not decided"):
+            assert f'"{statement}" is {verdict}' in sentence
+
+
 def test_pages_of_results_with_a_verdict_say_what_it_means():
     """They link to the table of verdicts, which has all of them."""
     folder = ROOT / "docs" / "results"
