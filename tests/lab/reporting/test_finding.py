@@ -45,6 +45,7 @@ def test_estimands_are_read_for_what_they_compare():
         "the distance, unrelated words - 1": "The distance is 0.2 below 1 for unrelated words [-0.1, 0.3]",
         "the price, mean of a - b and c - d": "The price, mean of a - b and c - d, is -0.2 [-0.3, 0.1]",
         "the slope of the loss (a - b) over time": "The slope of the loss (a - b) over time is -0.2 [-0.3, 0.1]",
+        "the loss (3 layers - 2 layers)": "The loss is 0.2 lower for 3 layers than for 2 layers [-0.1, 0.3]",
         "the loss at the end (untie-2/3 - tied)": "The loss at the end is 0.2 lower for untie-2/3 than for tied [-0.1, 0.3]",
     }.items():
         assert finding.opening(lower | {"estimand": estimand}) == f"{words} (8 seeds; exploratory, not tested)."
@@ -97,6 +98,8 @@ def test_openings_of_differences_inside_the_margin():
         "The distance (less 1) differs from 0 by less than 0.05 nats (decided with 8; all 16 do not bear it out) "
         f"(0.2 nats [0.01, 0.03], 16 seeds); {claim} not decided."
     )
+    both = near | {"n": 16, "last_look": 16, "equivalence": {"verdict": "supported", "look": 16}}
+    assert finding.opening(both).endswith(f"16 seeds); {claim} supported with 8.")
 
 
 def test_openings_name_the_look():

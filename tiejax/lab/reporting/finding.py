@@ -47,13 +47,13 @@ def opening(row: Mapping[str, Any]) -> str:
     statement, seeds, verdict = row["statement"].rstrip("."), counted(row["n"], "seed"), row["verdict"]
     if verdict == "exploratory":
         return _sentence(f"{_answer(row)} ({seeds}; exploratory, not tested)")
+    later = "" if verdict == "undecided" else later_words(row, row["look"], agrees(row))
     if is_equivalent(row):
-        decided = "not decided" if verdict == "undecided" else verdict
+        decided = {"undecided": "not decided"}.get(verdict, verdict) + (later if row["goal"] == "difference" else "")
         return _sentence(f'{_within(row)} ({estimate_words(row)}, {seeds}); the claim "{statement}" is {decided}')
     if verdict == "undecided":
         return _sentence(f'"{statement}" is {not_decided(row)}')
     seeds += "" if row["goal"] == "difference" else f", margin {with_unit(row['margin'], row)}"
-    later = later_words(row, row["look"], agrees(row))
     if verdict == "supported" and agrees(row):
         colon = ";" if ": " in statement else ":"
         return _sentence(f"{statement}{colon} {_answer(row, both=False)} ({seeds}; supported{later})")
@@ -75,7 +75,7 @@ def _answer(row: Mapping[str, Any], both: bool = True) -> str:
         return f"{subject(row['estimand'])} is {estimate_words(row)}"
     size = f"{subject(what)} is {with_unit(abs(value), row)}"
     interval = in_brackets(seen_from(value, row["interval"]))
-    if second[0].isdigit():
+    if _is_number(second):
         of = f" for {first}" if first else ""
         return f"{size} {'below' if value < 0 else 'above'} {second}{of}{interval}"
     less, more = ("shorter", "longer") if row["kind"] == "time" else ("lower", "higher")
@@ -86,9 +86,13 @@ def _within(row: Mapping[str, Any]) -> str:
     """Return that a difference is smaller than its margin, as a clause."""
     what, first, second = _compared(row["estimand"])
     margin = f"{with_unit(row['margin'], row)}{later_within(row)}"
-    if first and not second[0].isdigit():
+    if first and not _is_number(second):
         return f"{subject(what)} differs by less than {margin} between {first} and {second}"
     return f"{subject(row['estimand'])} differs from 0 by less than {margin}"
+
+
+def _is_number(words: str) -> bool:
+    return words.replace(".", "", 1).isdigit()
 
 
 def _compared(estimand: str) -> tuple[str, str, str]:
