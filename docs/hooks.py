@@ -1,4 +1,4 @@
-"""MkDocs hooks that add files outside docs/ to the site, under `source/`, if a page links to them.
+"""MkDocs hooks that add files outside docs/ to the site, under `source/`, if a page links to them, and remove marks.
 
 The pages are written for readers of the repository, whose links also lead to code, configurations and figures. MkDocs by itself
 publishes only the files in docs/.
@@ -13,6 +13,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+# Comments between which docs/results/publish.py and others write, and the element that keeps them inside a paragraph.
+MARK = re.compile(
+    r"<!-- (?:(?:table|value|cell): .+?|(?:end of )?(?:counts|architectures)|end|end of table) -->|<span></span>", re.DOTALL
+)
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 
 
@@ -60,7 +64,7 @@ def _added(path: str, config: MkDocsConfig) -> File:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite the links of a page to paths in the site."""
+    """Remove the marks of a page, and rewrite its links to paths in the site."""
     uri = page.file.src_uri
 
     def written(link: re.Match[str]) -> str:
@@ -69,4 +73,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         path = posixpath.normpath(posixpath.join(base, link[1])) if uri.endswith("/index.md") else in_site(target(uri, link[1]))
         return posixpath.relpath(path, base or ".")
 
-    return LINK.sub(written, markdown)
+    return LINK.sub(written, MARK.sub("", markdown))

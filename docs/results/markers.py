@@ -14,6 +14,9 @@ claims and with fewer columns; `registered: price, solved` has those with the id
 table of the run's report, by title; a value is a field of a claim (`FIELDS`); a cell is named by the title of its table, its
 row (first column) and its column. Beginnings of titles are enough if they are unique. So no number is copied by hand, and
 outdated pages can be detected.
+
+In Markdown a line that begins with a comment ends its paragraph or list. Rendering therefore moves values and cells that begin
+a line to the end of the line before, or puts an empty element in front of those that begin a paragraph or a list item.
 """
 
 import json
@@ -30,6 +33,10 @@ NAME, INSIDE = r"((?:(?!-->).)+?)", r"((?:(?!<!--).)*)"
 TABLE = re.compile(rf"(<!-- table: (\S+) {NAME} -->\n){INSIDE}(<!-- end of table -->)", re.DOTALL)
 INLINE = re.compile(rf"(<!-- (value|cell): (\S+)\s{NAME}\s-->){INSIDE}(<!-- end -->)", re.DOTALL)
 BEGIN = re.compile(r"<!-- (?:table|value|cell):")
+# The beginning of a line up to a value or a cell: spaces, and the sign of a list item.
+FIRST = re.compile(r" *(?P<item>(?:[-*+]|\d+\.) +)?(?=<!-- (?:(?:value|cell): |end -->))")
+EMPTY = "<span></span>"  # what such a line begins with if there is no line to which it could be moved
+NO_TEXT = ("|", "#", "<!--", "```")  # how lines begin that are no text
 CELL = " :: "  # between table, row and column of a cell
 BAR = r"\|"  # an escaped bar, which does not end a cell
 
@@ -70,7 +77,21 @@ def render(page: str, folder: Path) -> str:
         find = _value if kind == "value" else _cell
         return f"{begin}{find(_read(folder, file), ' '.join(name.split()), file).replace('|', BAR)}{end}"
 
-    return INLINE.sub(write_inline, TABLE.sub(write_table, page))
+    return joined(INLINE.sub(write_inline, TABLE.sub(write_table, page)))
+
+
+def joined(page: str) -> str:
+    """Return a page in which no line begins with a value or a cell, so that comments do not end paragraphs or lists."""
+    lines: list[str] = []
+    for line in page.split("\n"):
+        first = FIRST.match(line)
+        if first is None:
+            lines.append(line)
+        elif first["item"] is None and lines and lines[-1].strip() and not lines[-1].lstrip().startswith(NO_TEXT):
+            lines[-1] = f"{lines[-1].rstrip()} {line.lstrip()}"
+        else:
+            lines.append(f"{first[0]}{EMPTY}{line[first.end() :]}")
+    return "\n".join(lines)
 
 
 def _read(folder: Path, file: str) -> dict[str, Any]:

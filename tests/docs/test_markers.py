@@ -92,14 +92,25 @@ def test_values_are_rendered_inside_sentences(folder, name, expected):
     assert f"-->{expected}<!--" in markers.render(f"<!-- value: run.json {broken_line}\n--><!-- end -->", folder)
 
 
+def test_no_line_begins_with_a_value(folder):
+    """It would end the paragraph or the list: it is moved to the line before, if that has text."""
+    mark = "<!-- value: run.json old n -->8<!-- end -->"
+    page = f"Each\n{mark} of\n\n* list:\n  {mark}\n  {mark}.\n* {mark}\n\n{mark}\n\n# Title\n{mark}\n\n| {mark} |\n{mark}"
+    assert markers.render(page, folder) == (
+        f"Each {mark} of\n\n* list: {mark} {mark}.\n* <span></span>{mark}\n\n<span></span>{mark}\n\n# Title\n"
+        f"<span></span>{mark}\n\n| {mark} |\n<span></span>{mark}"
+    )
+    assert markers.render(markers.render(page, folder), folder) == markers.render(page, folder)
+
+
 def test_every_field_of_a_claim_can_be_rendered(folder):
     for field in markers.FIELDS:
         assert "--><!--" not in markers.render(f"<!-- value: run.json output-conditional {field} --><!-- end -->", folder)
 
 
 def test_cells_are_rendered_inside_sentences(folder):
-    page = markers.render("<!-- cell: run.json Numbers: the s :: a|b :: loss -->9<!-- end --> nats", folder)
-    assert page == "<!-- cell: run.json Numbers: the s :: a|b :: loss -->1.5<!-- end --> nats"
+    page = markers.render("Of <!-- cell: run.json Numbers: the s :: a|b :: loss -->9<!-- end --> nats", folder)
+    assert page == "Of <!-- cell: run.json Numbers: the s :: a|b :: loss -->1.5<!-- end --> nats"
 
 
 @pytest.mark.parametrize(
@@ -155,6 +166,35 @@ def test_all_pages_are_up_to_date():
     rendered = publish().pages()
     assert {ROOT / "README.md", ROOT / "docs" / "evidence.md", ROOT / "docs" / "results" / "exor.md"} <= set(rendered)
     assert [page.name for page, text in rendered.items() if text != page.read_text()] == []
+
+
+def test_every_published_claim_has_a_sentence_with_its_numbers():
+    """Of present rules: estimate and seeds, the verdict, and which claim it is about."""
+    runs = [json.loads(file.read_text()) for file in (ROOT / "docs" / "results").glob("*.json")]
+    rows = [row for run in runs for row in run.get("claims", []) if "goal" in row]
+    assert {row["verdict"] for row in rows} == {"supported", "contradicted", "undecided", "exploratory"}
+    for row in rows:
+        sentence, statement = opening(row), row["statement"].removesuffix(".")
+        verdict = "not decided" if row["verdict"] == "undecided" else row["verdict"]
+        assert verdict in sentence
+        estimate = abs(row["estimate"])
+        assert (f"{estimate:.3g}" if estimate < 1000 else f"{float(f'{estimate:.3g}'):,.0f}") in sentence
+        assert f"{row['n']} seed" in sentence
+        assert (statement in sentence) == (verdict != "exploratory")
+        if verdict in ("contradicted", "not decided"):
+            assert f'"{statement}" is {verdict}' in sentence
+
+
+def test_pages_of_results_with_a_verdict_say_what_it_means():
+    """They link to the table of verdicts, which has all of them."""
+    folder = ROOT / "docs" / "results"
+    verdict = re.compile(r"<!-- (?:value: \S+ \S+ (?:sentence|verdict)|table: \S+ claims) -->")
+    pages = {page.name: text for page in folder.glob("*.md") if verdict.search(text := page.read_text())}
+    assert {"exor.md", "causal_untying.md"} <= set(pages)
+    assert [name for name, text in pages.items() if "(README.md#verdicts)" not in text] == []
+    table = (folder / "README.md").read_text().partition("## Verdicts")[2].partition("\n## ")[0]
+    for word in ("supported", "contradicted", "undecided", "equivalent", "exploratory"):
+        assert f"| {word}" in table
 
 
 def test_every_study_that_is_published_has_tables():

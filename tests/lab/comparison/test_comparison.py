@@ -262,8 +262,11 @@ def test_the_answer_in_words():
     assert moved.endswith("[-0.01, 0.03] (16 seeds, decided with 8; all 16 do not bear it out).")
     near = row | {"equivalence": {"verdict": "supported", "look": 8}}
     assert in_words(near, "a", "b") == "A and b models end less than 0.05 nats apart (a - b -0.02 [-0.03, -0.01], 8 seeds)."
-    left = row | {"verdict": "undecided", "smallest_detectable": None, "margin": None, "note": "few"}
-    assert in_words(left, "a", "b") == "Whether a models end lower than b ones: not decided with 8 seeds."
+    more = {"seeds_needed": 20, "note": None, "estimand": "the loss (a - b)", "interval": [-0.04, 0.01]}
+    assert in_words(row | more | {"verdict": "undecided"}, "a", "b") == (
+        "Whether a models end lower than b ones is not decided with 8 seeds: the loss (a - b) is -0.02 nats [-0.04, 0.01]; "
+        "about 20 seeds would decide it if the true difference is 0.05 nats."
+    )
 
 
 @with_defaults(out="runs/scaled")

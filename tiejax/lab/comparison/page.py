@@ -15,11 +15,13 @@ from tiejax.lab.reporting.words import (
     agrees,
     counted,
     estimate_words,
+    in_brackets,
     is_equivalent,
     later_within,
     later_words,
+    not_decided,
     number,
-    undecided,
+    seen_from,
     with_unit,
 )
 from tiejax.statistics.power import fewest_seeds
@@ -59,23 +61,17 @@ def in_words(row: Mapping[str, Any], first: str, second: str) -> str:
     """Return a sentence about the difference of two arms."""
     seeds = counted(row["n"], "seed")
     if row["estimate"] is None or (row["verdict"] == "undecided" and not is_equivalent(row)):
-        return f"Whether {first} models end lower than {second} ones: {undecided(row)}."
+        return f"Whether {first} models end lower than {second} ones is {not_decided(row)}."
     if is_equivalent(row):
         apart = f"end less than {with_unit(row['margin'], row)} apart{later_within(row)}"
         between = f"{first} - {second} {estimate_words(row, unit=False)}"
         return f"{first[0].upper()}{first[1:]} and {second} models {apart} ({between}, {seeds})."
-    interval = ", ".join(map(number, seen_from(row["estimate"], row["interval"])))
+    interval = in_brackets(seen_from(row["estimate"], row["interval"]))
     side = "lower" if row["estimate"] < 0 else "higher"
-    found = f"{number(abs(row['estimate']))} {row['unit']} {side} than {second} ones [{interval}]"
+    found = f"{number(abs(row['estimate']))} {row['unit']} {side} than {second} ones{interval}"
     later = later_words(row, row["look"], agrees(row))
     tested = ", not tested" if row["verdict"] == "exploratory" else f", decided{later}" if later else ""
     return f"{first[0].upper()}{first[1:]} models end {found} ({seeds}{tested})."
-
-
-def seen_from(estimate: float, interval: Sequence[float | None] | None) -> Sequence[float | None]:
-    """Return the interval of |estimate|: the given one, or if the estimate is negative its mirror image."""
-    low, high = interval or (None, None)
-    return (low, high) if estimate >= 0 else (high if high is None else -high, low if low is None else -low)
 
 
 def rows_of(results: Mapping[str, Any], family: str) -> list[Mapping[str, Any]]:

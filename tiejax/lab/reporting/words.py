@@ -50,9 +50,13 @@ def interval_words(interval: Sequence[float | None] | None) -> str:
     low, high = interval
     if low is None or high is None:
         return f"above {number(low)}" if high is None else f"below {number(high)}"
-    # An end that is 0 may differ from it by rounding.
-    low, high = (0.0 if abs(end) < 1e-9 * (high - low) else end for end in (low, high))
-    return f"{number(low)} to {number(high)}"
+    return " to ".join(_ends(low, high))
+
+
+def _ends(low: float | None, high: float | None) -> list[str]:
+    """Format the ends of an interval: an end that is 0 may differ from it by rounding."""
+    hair = 0.0 if low is None or high is None else 1e-9 * (high - low)
+    return [number(0.0 if end is not None and abs(end) < hair else end) for end in (low, high)]
 
 
 def cells(row: Mapping[str, Any]) -> list[str]:
@@ -94,6 +98,24 @@ def undecided(row: Mapping[str, Any]) -> str:
     return f"{found}, which would have shown {inside} in four of five studies"
 
 
+def not_decided(row: Mapping[str, Any]) -> str:
+    """Return that a claim is not decided, its estimate, and how many seeds would decide it, as the end of a sentence."""
+    found = f"not decided with {counted(row['n'], 'seed')}"
+    if row["estimate"] is not None:
+        plus = "+" if row["estimate"] > 0 else ""
+        found += f": {subject(row['estimand'])} is {plus}{estimate_words(row)}"
+    low, high = row["interval"] or (None, None)
+    if row["goal"] == "difference" and ((low or 0) > 0 or (high or 0) < 0) and row["interval_adjusted"]:
+        found += f", adjusted for all claims{in_brackets(row['interval_adjusted'])}"
+    note = f"; {row['note'].partition(': ')[0]}" if row["note"] else ""
+    if (row["seeds_needed"] or 0) <= row["n"]:
+        return f"{found}{note}"
+    tens = 10 ** max(len(str(row["seeds_needed"])) - 2, 0)
+    seeds = -(-row["seeds_needed"] // tens) * tens  # rounded up to two digits
+    true = with_unit(row["margin"] if row["goal"] == "difference" else 0, row)
+    return f"{found}{note}; about {seeds:,} seeds would decide it if the true difference is {true}"
+
+
 def is_equivalent(row: Mapping[str, Any]) -> bool:
     """Return whether the claim that the mean difference is closer to 0 than its margin is supported."""
     if row.get("goal") == "equivalence":
@@ -101,10 +123,27 @@ def is_equivalent(row: Mapping[str, Any]) -> bool:
     return row["verdict"] != "exploratory" and (row.get("equivalence") or {}).get("verdict") == "supported"
 
 
+def subject(words: str) -> str:
+    """Return a noun phrase as the subject of a sentence, with a comma after it if it contains one."""
+    return f"{words}," if ", " in words else words
+
+
 def estimate_words(row: Mapping[str, Any], unit: bool = True) -> str:
     """Format the estimate of a claim, with its unit or without, and its interval: "0.3 nats [0.1, 0.5]"."""
-    value = with_unit(row["estimate"], row) if unit else number(row["estimate"])
-    return f"{value} [{', '.join(map(number, row['interval'] or (None, None)))}]"
+    return f"{with_unit(row['estimate'], row) if unit else number(row['estimate'])}{in_brackets(row['interval'])}"
+
+
+def in_brackets(interval: Sequence[float | None] | None) -> str:
+    """Format an interval as " [0.1, 0.5]", to follow a number; None as ""."""
+    return f" [{', '.join(_ends(*interval))}]" if interval else ""
+
+
+def seen_from(estimate: float, interval: Sequence[float | None] | None) -> Sequence[float | None] | None:
+    """Return the interval of |estimate|: the given one, or if the estimate is negative its mirror image."""
+    if interval is None or estimate >= 0:
+        return interval
+    low, high = interval
+    return high if high is None else -high, low if low is None else -low
 
 
 def later_within(row: Mapping[str, Any]) -> str:

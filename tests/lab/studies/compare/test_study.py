@@ -40,7 +40,7 @@ def test_claims_about_all_runs_come_first(tmp_path, runs, capsys, monkeypatch, d
     out, results = compared(tmp_path, runs)
     (row,) = results["across"]
     assert (row["estimate"], row["verdict"]) == (149_501.0, "supported")
-    assert capsys.readouterr().out.startswith("Steps (first - second) is 150,000 steps ")
+    assert capsys.readouterr().out.startswith("The first run is longer: steps is 150,000 steps higher for first [")
     assert "Claims about all runs together" in (out / "report.html").read_text()
 
 

@@ -1,5 +1,7 @@
 """The findings and tables on EXor's pages, which depend on the task, the outcomes and the verdicts."""
 
+import re
+
 import numpy as np
 import pytest
 from exor_runs import DH, MAIN, as_the_paper_says, run_metrics
@@ -29,11 +31,12 @@ def test_finding_where_dh_fails_opens_with_decided_claims():
     answer, counted = page.finding(results())
     assert answer.startswith(
         "DH fails for the pair of spellings of 0, which are not equally likely. "
-        "The relative distance of the zero pair in the untied input table (less 1) is -0.8"
+        "Untied input table: the zero pair is nearer than symbols of different meaning; "
+        "the relative distance of the zero pair in the untied input table is 0.8"
     )
-    assert "The exact cross-entropy (tied - untied) is 0.215 nats [0." in answer
-    assert "(16 seeds): supported." in answer
-    assert "The share of models that solve the task (tied - untied) is -1 [" in answer
+    assert "tying costs cross-entropy: the exact cross-entropy is 0.215 nats higher for tied [0." in answer
+    assert "(16 seeds; supported)." in answer
+    assert "the share of models that solve the task is 1 lower for tied [" in answer
     assert counted.endswith(
         "16 of 16 (100 %) untied and 0 of 16 (0 %) tied models solved the task: their exact cross-entropy came within .1 nat "
         "of that of the best possible predictor and stayed there for 20,000 steps."
@@ -43,9 +46,9 @@ def test_finding_where_dh_fails_opens_with_decided_claims():
 def test_finding_where_dh_holds_is_about_the_price_and_the_first_passage():
     answer, _ = page.finding(results(DH, (1.0, 0.0)))
     assert answer.startswith("DH fails for no pair of spellings")
-    assert "restricted mean time until the one pair is nearer than 0.25 (tied - untied input) is -" in answer
-    assert "The exact cross-entropy (tied - untied) is 0.215 nats [" in answer
-    assert "less than 0.05" not in answer  # contradicted
+    assert re.search(r"the one pair is nearer than 0.25 is [\d,]+ steps shorter for tied \[", answer)
+    assert "The exact cross-entropy is 0.215 nats higher for tied than for untied [" in answer
+    assert 'the claim "Where DH fails for no pair of spellings, tying costs less than 0.05 nat" is contradicted.' in answer
 
 
 def test_finding_without_claims_only_counts():
@@ -136,8 +139,10 @@ def test_finding_of_doses_covers_growth_and_the_strongest_dose():
     solved[2, 1] = False
     claims = assess(dose_claims(Responses(doses, bound, gap, excess, solved)))
     answer, counted = dose_page.finding({"claims": claims, "doses": [{"p": p} for p in (0.5, 0.9, 0.05)]})
-    assert "The slope of the exact cross-entropy (tied - untied) over |ln(p/(1-p))| is 0.1 nats per nat [" in answer
-    assert "The exact cross-entropy at p = 0.05 (tied - untied) is 0.294 nats [" in answer
+    assert (
+        "tying costs: the slope of the exact cross-entropy (tied - untied) over |ln(p/(1-p))| is 0.1 nats per nat [" in answer
+    )
+    assert "the exact cross-entropy at p = 0.05 is 0.294 nats higher for tied [" in answer
     assert "output distance" not in answer
     rows = {row["id"]: row for row in claims}
     assert rows["output-gap/tied/0.9"]["verdict"] == "exploratory"

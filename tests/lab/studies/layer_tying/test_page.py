@@ -1,5 +1,6 @@
 """Tests of the report of a synthetic run."""
 
+import html as html_text
 import re
 
 import numpy as np
@@ -179,7 +180,9 @@ def test_one_seed_without_agents(pictures):
 def results_with(differences, seeds, **perplexities):
     """Return results with claims on these differences, as (estimand, sign, values), and perplexities by method."""
     methods = [{"method": name.replace("_", "-"), "test_perplexity": {"mean": value}} for name, value in perplexities.items()]
-    rows = assess([Claim(name, "x.", words, np.array(values), sign) for name, (words, sign, values) in differences.items()])
+    rows = assess(
+        [Claim(name, "Some words.", words, np.array(values), sign) for name, (words, sign, values) in differences.items()]
+    )
     return {"seeds": list(range(seeds)), "methods": methods, "claims": rows}
 
 
@@ -195,10 +198,10 @@ def test_finding_follows_the_verdicts():
     )  # fmt: skip
     answer, undecided, description, count = page.finding(found)
     assert answer == (
-        "The loss of the agent is 0.25 [0.25, 0.25] (8 seeds): contradicted. "
-        "The memory is -0.5 [-0.5, -0.5] (8 seeds): supported."
+        'The loss of the agent is 0.25 [0.25, 0.25] (8 seeds); the claim "Some words" is contradicted. '
+        "Some words: the memory is -0.5 [-0.5, -0.5] (8 seeds; supported)."
     )
-    assert undecided.startswith("The loss of chance: not decided with 8 seeds, which would have shown ")
+    assert undecided == '"Some words" is not decided with 8 seeds: the loss of chance is 0 [-0.25, 0.25].'
     assert description == (
         "As a description (means of 8 seeds), test perplexities: the agent, 109.4; the untied method, 84.44; the random-agent "
         "method, 120.0; sandwich, the fixed map with the lowest mean, 86.20."
@@ -214,7 +217,7 @@ def test_finding_follows_the_verdicts():
 
 def test_finding_includes_the_claims_about_variants():
     found = results_with({"better/low": ("the loss of low", -1, [-0.5] * 8)}, 8, untied=2.0)
-    assert page.finding(found)[0] == "The loss of low is -0.5 [-0.5, -0.5] (8 seeds): supported."
+    assert page.finding(found)[0] == "Some words: the loss of low is -0.5 [-0.5, -0.5] (8 seeds; supported)."
 
 
 def test_report_opens_with_the_finding(analysed, pictures):
@@ -223,7 +226,7 @@ def test_report_opens_with_the_finding(analysed, pictures):
     assert answer[1].startswith("It is not known whether the agent's values predict its returns")
     assert answer[0].count("not decided with 2 seeds") == 3
     assert answer[2].endswith("the agent, 4.00; the untied method, 4.00; all-one, the fixed map with the lowest mean, 8.00.")
-    html = page_of(analysed[0], pictures).replace("&#39;", "'")
+    html = html_text.unescape(page_of(analysed[0], pictures))
     assert all(f"<p>{sentence}</p>" in html for sentence in answer)
     assert html.index(answer[0]) < html.index("<h2>")
 

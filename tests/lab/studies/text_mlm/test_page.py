@@ -79,10 +79,12 @@ def test_report_opens_with_the_finding(body, pictures):
     leading = ["converge/tied", "unrelated/tied", "conflict-converge/input", "conflict-apart/output", "conflict-apart/tied"]
     assert twins == " ".join(opening(rows[name]) for name in leading)
     estimate = rows["converge/tied"]["estimate"]
-    assert f"in the tied table, twins for whom DH holds - unrelated words is {estimate:.3g} [" in twins
+    lower = f"in the tied table is {-estimate:.3g} lower for twins for whom DH holds ["
+    assert lower in twins
     estimate = rows["tying/validation-loss"]["estimate"]
-    assert cost.startswith(f"The validation loss per masked token, tied - untied is {estimate:.3g} nats [")
-    assert cost.endswith("(10 seeds): supported.")
+    higher = f"the validation loss per masked token is {estimate:.3g} nats higher for tied ["
+    assert f"conflict twins: {higher}" in cost
+    assert cost.endswith("(10 seeds; supported).")
     assert counts == "Of 10 claims, 10 supported. 4 more claims are exploratory."
     html = page_of(body, pictures)
     assert html.index(cost) < html.index("data:image/png") < html.index("converge/input")
@@ -91,18 +93,18 @@ def test_report_opens_with_the_finding(body, pictures):
 def test_finding_follows_the_sets_and_the_arms():
     twins, cost, _ = finding(analyse(metrics_of(sets=BOTH[:1]), DECAY, GATE)[0])
     assert "conflict twins" not in twins
-    assert "tied - untied is 0.0" in cost
-    assert cost.endswith("contradicted.")  # the claim that tying costs less than the margin
+    assert "nats higher for tied than for untied [0.0" in cost
+    assert cost.endswith('" is contradicted.')  # the claim that tying costs less than the margin
     few = finding(analyse(metrics_of(seeds=2), DECAY, GATE)[0])
-    assert few[1].startswith("The validation loss per masked token, tied - untied: not decided with 2 seeds")
+    assert 'conflict twins" is not decided with 2 seeds: the validation loss per masked token, tied - untied, is +' in few[1]
     *_, equal, counts = finding(analyse(metrics_of(equal=4.02), DECAY, GATE)[0])
-    assert "tied - untied from equal tables is" in equal
+    assert "nats higher for untied from equal tables than for untied from independent tables [" in equal
+    assert "between untied and tied models: the fall of the validation loss per masked token is 0.0" in equal
+    assert "nats higher for equal starting tables [" in equal
     assert counts.startswith("Of 13 claims")
     none = metrics_of()
     none["finite"][:, :, 5:] = False
-    assert finding(analyse(none, DECAY, GATE)[0])[1].startswith(
-        "The validation loss per masked token, tied - untied: not decided"
-    )
+    assert 'conflict twins" is not decided with' in finding(analyse(none, DECAY, GATE)[0])[1]
 
 
 def test_models_are_compared_with_bigrams_after_the_answers():

@@ -122,7 +122,7 @@ def value_at(body: Mapping[str, Any], name: str, path: tuple[str, ...]) -> np.nd
 SCORE, CONTROL = "score", "score of the control"
 CIPHER, CONTROL_IN_CIPHER = "score in the cipher", "score in the cipher of the control"
 MASKED, PROBE = "validation accuracy", "accuracy of the probe"
-COST, RETRIEVAL = "cost of dropping, averaged over the numbers of layers,", "accuracy of retrieval after the last layer"
+COST, RETRIEVAL = "cost of dropping, averaged over the numbers of layers", "accuracy of retrieval after the last layer"
 INPUT, OUTPUT = "correlation of the input embedding", "correlation of the output embedding"
 MEASURES = {
     SCORE: Measure(score, POINT, "pretrained"),
@@ -210,12 +210,13 @@ def _claim(comparison: Contrast, body: Mapping[str, Any], names: Mapping[str, st
     values = [None if name is None else _values(body, measure, name) for measure, name in sides]
     if values[0] is None or values[1] is None:
         return None
-    words = " - ".join(f"{measure} of {name}" for measure, name in sides)
+    (measure, name), (other, against) = sides
+    estimand = f"{measure} ({name} - {against})" if measure == other else f"{measure} of {name} - {other} of {against}"
     sign = 0 if comparison.same else 1
     return Claim(
         comparison.id,
         comparison.statement,
-        f"the mean {words}",
+        f"the mean {estimand}",
         replace_undefined(values[0] - values[1], sign),
         sign,
         goal="equivalence" if comparison.same else "difference",

@@ -208,28 +208,27 @@ def _equal_tables(loss: np.ndarray) -> list[Claim]:
     untied, tied, equal = loss
     return [
         Claim(
-            f"equal-tables/{name}", statement, f"the validation loss per masked token, {estimand}", differences, sign,
-            unit="nats", margin=LOSS_MARGIN,
+            f"equal-tables/{name}", statement, f"the {estimand}", differences, sign, unit="nats", margin=LOSS_MARGIN,
         )
         for name, statement, estimand, differences, sign in (
             (
                 "start",
                 "Untied models that start from equal tables end with a lower validation loss than from independent ones.",
-                "untied from equal tables - untied from independent tables",
+                "validation loss per masked token, untied from equal tables - untied from independent tables",
                 equal - untied,
                 -1,
             ),
             (
                 "tie",
                 "Tied models end with a lower validation loss than untied models that start from equal tables.",
-                "tied - untied from equal tables",
+                "validation loss per masked token, tied - untied from equal tables",
                 tied - equal,
                 -1,
             ),
             (
                 "most",
                 "Equal starting tables account for more than half of the difference between untied and tied models.",
-                "what equal starting tables take off - what the tie then takes off",
+                "fall of the validation loss per masked token (equal starting tables - the tie)",
                 (untied - equal) - (equal - tied),
                 1,
             ),
