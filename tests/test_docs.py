@@ -75,11 +75,14 @@ def test_a_model_given_stored_parameters_fails_or_runs_without_a_bias(library):
 
 def test_the_reference_is_current_and_has_every_public_name():
     """`python docs/write_reference.py` updates it."""
-    writer = runpy.run_path(str(ROOT / "docs" / "write_reference.py"))
-    page = writer["PAGE"].read_text()
-    assert page == writer["written"](page)
+    pages = runpy.run_path(str(ROOT / "docs" / "write_reference.py"))["pages"]()
+    assert set(pages) == {ROOT / "docs" / "reference.md", *(ROOT / "docs" / "reference").glob("*.md")}
+    assert [path.name for path, text in pages.items() if path.read_text() != text] == []
+    page = "".join(pages.values())
     names = {f"{module.__name__}.{name}" for module in (tiejax, lab) for name in module.__all__}
-    assert names - {"tiejax.__version__"} <= set(re.findall(r"^### (\S+)$", page, re.MULTILINE))
+    described = re.findall(r"^### (\S+)$", page, re.MULTILINE)
+    assert names - {"tiejax.__version__"} <= set(described)
+    assert re.findall(r"^\* \[`(\S+)`\]", pages[ROOT / "docs" / "reference.md"], re.MULTILINE) == described
     for name in ("Args:", "Returns:", "Yields:", "Raises:", "Examples:"):
         assert f"\n{name}\n" not in page
 
