@@ -113,7 +113,7 @@ def test_withdrawn_runs_have_a_reason_and_no_rows():
         evidence.page(ENTRIES, [LINK], QUESTIONS, {"exor_main.json": "its models are too small"})
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/scorecard.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/scorecard.md", "docs/scorecard_details.md"])
 def test_no_page_argues_from_a_withdrawn_run(page):
     withdrawn = json.loads((DOCS / "withdrawn.json").read_text())
     assert withdrawn.keys() <= {file.name for file in (DOCS / "results").glob("*.json")}
