@@ -18,7 +18,7 @@ from tiejax.lab.runs.run_directory import RESULTS_FORMAT
 Entry = Mapping[str, Any]  # a published run
 Claim = tuple[str, Mapping[str, Any]]  # the file of a run, and the row of a claim
 Question = Mapping[str, Any]
-COLUMNS = ["claim", "difference", "run", "seeds", "estimate [adjusted interval]", "verdict"]
+COLUMNS = ["claim", "difference", "run, seeds", "estimate [adjusted interval]", "verdict"]
 FEWEST = 6  # seeds of a claim that has a row: with 5, no two-sided p is below .05
 DETAILS = "evidence_details.md"
 OTHERS = {"question": "Other claims", "about": "", "claims": ["*"], "details": True}
@@ -37,8 +37,8 @@ Each question has a table with a row for every registered claim that was tested 
 seeds. [More questions]({DETAILS}), about the theory of the distributional hypothesis, and the commands of all runs are on a
 second page. *Difference*: what is subtracted from what, with its unit, so that the sign of the estimate can be read. A
 claim that several runs tested is stated once. *Adjusted interval*: it takes the number of claims of its run into account,
-and is wider than the 95 % intervals above. *Verdicts* are explained in [how claims are
-tested](results/README.md#how-claims-are-tested); an undecided claim is not evidence of no difference. Exploratory
+and is wider than the 95 % intervals above; *verdicts* are those of a [stronger test](results/README.md#how-claims-are-tested), so that
+a claim may be decided although its adjusted interval contains 0. An undecided claim is not evidence of no difference. Exploratory
 estimates are in the JSON files and on the pages of the [results](results/README.md); nothing is argued from them.
 """
 DETAILS_HEAD = f"""# Evidence: details
@@ -179,15 +179,14 @@ def _section(question: Question, claims: Sequence[Claim], runs_at: str) -> str:
 def _row(file: str, row: Mapping[str, Any], before: str | None, notes: Sequence[str], runs_at: str) -> list[str]:
     """Return a row of a table; before: the statement of the row above it, which is not repeated."""
     name = file.removesuffix(".json")
-    words = ("", "") if row["statement"] == before else (row["statement"], difference(row))
+    words = ("the same", "") if row["statement"] == before else (row["statement"], difference(row))
     look = f", at {row['look']:,} seeds" if row["look"] < row["n"] else ""
     mark = f" ({notes.index(row['note']) + 1})" if row["note"] else ""
     adjusted = row["interval_adjusted"]
     return [
         f'<a id="{_anchor(file, row["id"])}"></a>{words[0]}',
         words[1],
-        f"[{name.replace('_', '-')}]({runs_at}#{name})",
-        number(row["n"]),
+        f"[{name.replace('_', '-')}]({runs_at}#{name}), {row['n']:,}",
         estimate_words({**row, "interval": adjusted}, unit=False) if adjusted else number(row["estimate"]),
         f"{verdict(row)}{look}{mark}",
     ]
@@ -199,7 +198,8 @@ def difference(row: Mapping[str, Any]) -> str:
     parts = [*re.findall(r"\(([^()]*)\)", estimand), estimand.rpartition(", ")[2], estimand]
     found = next((part for part in parts if re.search(r" [-/] |^less ", part)), estimand)
     margin = "" if row["goal"] == "difference" else f"; margin {number(row['margin'])}"
-    return f"{found}{f' ({unit})' if (unit := row['unit']) else ''}{margin}"
+    slope = "slope of " if estimand.startswith("the slope of") and found != estimand else ""
+    return f"{slope}{found}{f' ({unit})' if (unit := row['unit']) else ''}{margin}"
 
 
 def _run(file: str, entry: Entry) -> str:

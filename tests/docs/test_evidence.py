@@ -46,10 +46,10 @@ def test_every_registered_claim_of_the_present_rules_has_one_row_below_its_quest
     assert PLACES.findall(details) == ["exor-main-output-conditional"]
     assert "## What does it cost?\n\nPrices.\n\n| claim |" in page
     assert (
-        "## What is near?\n\n| claim | difference | run | seeds | estimate [adjusted interval] | verdict |\n"
-        "| --- | --- | --- | --- | --- | --- |\n"
+        "## What is near?\n\n| claim | difference | run, seeds | estimate [adjusted interval] | verdict |\n"
+        "| --- | --- | --- | --- | --- |\n"
         '| <a id="exor-main-output-conditional"></a>Zero <farther> than one. | zero - one | '
-        "[exor-main](#exor_main) | 8 | 0.333 [0.05, 0.55] | supported |\n"
+        "[exor-main](#exor_main), 8 | 0.333 [0.05, 0.55] | supported |\n"
     ) in details
     assert (
         "## exor_main\n\n    python x.py\n\n[results](results/exor_main.json), [figure](../experiments/figures/main.png), "
@@ -74,7 +74,7 @@ def test_runs_of_one_claim_are_below_each_other_and_state_it_once():
     details = evidence.details(runs, [])
     assert PLACES.findall(details) == ["a-output-conditional", "b-output-conditional", "a-price-main", "b-price-main"]
     assert details.count("Zero <farther> than one. | zero - one |") == details.count("Dear. | zero - one (nats) |") == 1
-    assert '<a id="b-price-main"></a> |  | [b](#b) |' in details
+    assert '<a id="b-price-main"></a>the same |  | [b](#b), 8 |' in details
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_runs_of_one_claim_are_below_each_other_and_state_it_once():
     [
         ({"estimand": "the loss (tied - untied)", "unit": "nats"}, "tied - untied (nats)"),
         ({"estimand": "the loss, tied - untied"}, "tied - untied"),
-        ({"estimand": "the slope (tied - never) over time, by least squares"}, "tied - never"),
+        ({"estimand": "the slope of the loss (tied - never) over time, by least squares"}, "slope of tied - never"),
         ({"estimand": "ln of bytes (over steps), agent / untied"}, "agent / untied"),
         ({"estimand": "the distance (less 1)", "goal": "non-inferiority"}, "less 1; margin 0.05"),
         ({"estimand": "the slope"}, "the slope"),
