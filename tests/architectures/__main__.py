@@ -2,8 +2,8 @@
 
 The first form builds every architecture of the installed version and appends a row for each to a file; it resumes where it was
 interrupted. The second merges the files of several versions into tiejax/checkpoints/hub/architectures.json, which is part of
-the package, and writes the list of classes in docs/checkpoints_details.md. `test_architectures_parity.py` compares that file with
-the installed version.
+the package, and writes the list of classes in docs/checkpoints_details.md. `test_architectures_parity.py` compares that file
+with the installed version.
 """
 
 # ruff: noqa: E402
