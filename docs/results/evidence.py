@@ -46,7 +46,8 @@ DETAILS_HEAD = f"""# Evidence: details
 
 {GENERATED}
 
-More registered claims, and the [runs](#runs) of all. [Evidence](evidence.md#how-to-read-the-tables) says how to read the tables.
+More registered claims, and the [runs](#runs) of all. [Evidence](evidence.md#how-to-read-the-tables) says how to read the
+tables.
 """
 RUNS = """
 ## Runs
