@@ -1,7 +1,7 @@
-"""Write signatures and docstrings below the headings of docs/reference.md: python docs/write_reference.py.
+"""Write signatures and docstrings below the headings of the pages in docs/reference: python docs/write_reference.py.
 
-A heading of the third level names a public object; the text below it, up to the next heading, is replaced. A test checks that
-the page is current.
+A heading of the third level names a public object; the text below it, up to the next heading, is replaced. The list of names in
+docs/reference.md follows. A test checks that the pages are current.
 """
 
 import ast
@@ -14,7 +14,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).with_name("reference.md")
+FOLDER = Path(__file__).with_name("reference")
+INDEX = FOLDER.with_suffix(".md")
+PAGES = ("ties", "special_ties", "laboratory", "training", "statistics", "checkpoints")
+NAMES = re.compile(r"(<!-- names -->\n).*?(<!-- end of names -->)", re.DOTALL)
 ENTRY = re.compile(r"^### (\S+)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Examples):\n", re.MULTILINE)
 ITEM = re.compile(r"^(?=\S)([^:\n]+):\s", re.MULTILINE)
@@ -47,9 +50,14 @@ def _is_field(line: ast.stmt) -> bool:
     return isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and not line.target.id.startswith("_")
 
 
-def described(docstring: str) -> str:
+def docstring(thing: Any) -> str:
+    """Return the docstring of a function or class, or what kind of object a constant is."""
+    return thing.__doc__ or "" if callable(thing) else f"An instance of `{type(thing).__name__}`."
+
+
+def described(text: str) -> str:
     """Return a docstring in the Google style as Markdown."""
-    text, *sections = SECTION.split(inspect.cleandoc(docstring))
+    text, *sections = SECTION.split(inspect.cleandoc(text))
     parts = [text.strip()]
     for title, body in zip(sections[::2], sections[1::2], strict=True):
         body = textwrap.dedent(body).strip()
@@ -72,10 +80,31 @@ def written(page: str) -> str:
 
     def entry(match: re.Match[str]) -> str:
         name = match[1]
-        return f"### {name}\n\n```python\n{code[name]}\n```\n\n{described(things[name].__doc__ or '')}\n\n"
+        return f"### {name}\n\n```python\n{code[name]}\n```\n\n{described(docstring(things[name]))}\n\n"
 
     return ENTRY.sub(entry, page).rstrip() + "\n"
 
 
+def listed(name: str, page: str) -> str:
+    """Return the section of the index about a page: its names with the first sentences of their docstrings."""
+    title = page.splitlines()[0].partition(": ")[2]
+    lines = [f"## {title[:1].upper()}{title[1:]}", ""]
+    for entry, _ in ENTRY.findall(page):
+        paragraph = inspect.cleandoc(docstring(public(entry))).partition("\n\n")[0]
+        sentence = re.split(r"(?<=[.:]) ", " ".join(paragraph.split()))[0].rstrip(":.")
+        anchor = re.sub(r"[^\w-]", "", entry.lower())
+        lines.append(f"* [`{entry}`](reference/{name}.md#{anchor}): {sentence}.")
+    return "\n".join([*lines, "", ""])
+
+
+def pages() -> dict[Path, str]:
+    """Return the pages of the reference and its index, as they should be."""
+    found = {name: written((FOLDER / f"{name}.md").read_text()) for name in PAGES}
+    names = "\n" + "".join(listed(name, page) for name, page in found.items())
+    index = NAMES.sub(lambda block: f"{block[1]}{names}{block[2]}", INDEX.read_text())
+    return {INDEX: index} | {FOLDER / f"{name}.md": page for name, page in found.items()}
+
+
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    for path, text in pages().items():
+        path.write_text(text)

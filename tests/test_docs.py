@@ -17,18 +17,15 @@ from tiejax import lab
 from tiejax.lab import Ensemble
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "tying.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def test_the_code_of_the_guide_runs():
-    names: dict[str, Any] = {}
-    for block in BLOCKS:
+def run_page(name: str, names: dict[str, Any]) -> None:
+    """Run the code of a page of docs in `names`, and check what it computes."""
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(), re.DOTALL):
         # The page leaves out the required fields of an ensemble.
         exec(block.replace("Ensemble(..., ", "dict("), names)
         if "opt_state = optimizer.init(stored)" in block:
-            grads = names["grads"]
-            params = names["params"]
+            grads, params = names["grads"], names["params"]
             untied = jax.grad(names["model_loss"])(
                 params | {"decoder": {"kernel": params["encoder"]["kernel"].T}}, names["batch"]
             )
@@ -36,15 +33,43 @@ def test_the_code_of_the_guide_runs():
             np.testing.assert_allclose(grads["encoder"]["kernel"], both, rtol=1e-5, atol=1e-7)
             assert grads["decoder"]["kernel"] is None
         if "def step(" in block:
-            after = names["full"]
+            after, params = names["full"], names["params"]
             np.testing.assert_array_equal(after["encoder"]["kernel"].T, after["decoder"]["kernel"])
             assert np.abs(after["encoder"]["kernel"] - params["encoder"]["kernel"]).max() > 1e-4
-    assert names["owner"].tolist() == [0, 1, 2] * 4
-    assert names["reads"].tolist() == [0, 1, 2] * 4
-    assert names["after"][4] == 4
+
+
+@pytest.fixture(scope="module")
+def of_guide() -> dict[str, Any]:
+    """The names after the code of the guide, which two pages continue."""
+    names: dict[str, Any] = {}
+    run_page("tying.md", names)
+    return names
+
+
+def test_the_code_of_the_guide_runs(of_guide):
+    assert of_guide["loaded"]["head"] is None
+
+
+def test_the_code_about_switched_ties_runs(of_guide):
+    names = dict(of_guide)
+    run_page("tying_switched.md", names)
     fields = {field.name for field in dataclasses.fields(Ensemble)}
     assert set(names["ensemble"]) <= fields
     assert names["ensemble"]["arm_ties"].shape == (4, 1)
+
+
+def test_the_code_about_optimizers_runs(of_guide):
+    names = dict(of_guide)
+    run_page("tying_optimizers.md", names)
+    np.testing.assert_array_equal(names["params"]["decoder"]["kernel"], names["params"]["encoder"]["kernel"].T)
+
+
+def test_the_code_about_layers_runs():
+    names: dict[str, Any] = {}
+    run_page("tying_layers.md", names)
+    assert names["owner"].tolist() == [0, 1, 2] * 4
+    assert names["reads"].tolist() == [0, 1, 2] * 4
+    assert names["after"][4] == 4
 
 
 def linen(target):
@@ -75,11 +100,14 @@ def test_a_model_given_stored_parameters_fails_or_runs_without_a_bias(library):
 
 def test_the_reference_is_current_and_has_every_public_name():
     """`python docs/write_reference.py` updates it."""
-    writer = runpy.run_path(str(ROOT / "docs" / "write_reference.py"))
-    page = writer["PAGE"].read_text()
-    assert page == writer["written"](page)
+    pages = runpy.run_path(str(ROOT / "docs" / "write_reference.py"))["pages"]()
+    assert set(pages) == {ROOT / "docs" / "reference.md", *(ROOT / "docs" / "reference").glob("*.md")}
+    assert [path.name for path, text in pages.items() if path.read_text() != text] == []
+    page = "".join(pages.values())
     names = {f"{module.__name__}.{name}" for module in (tiejax, lab) for name in module.__all__}
-    assert names - {"tiejax.__version__"} <= set(re.findall(r"^### (\S+)$", page, re.MULTILINE))
+    described = re.findall(r"^### (\S+)$", page, re.MULTILINE)
+    assert names - {"tiejax.__version__"} <= set(described)
+    assert re.findall(r"^\* \[`(\S+)`\]", pages[ROOT / "docs" / "reference.md"], re.MULTILINE) == described
     for name in ("Args:", "Returns:", "Yields:", "Raises:", "Examples:"):
         assert f"\n{name}\n" not in page
 

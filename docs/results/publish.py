@@ -5,8 +5,9 @@ python docs/results/publish.py RUN NAME.json --command "python ..."   # first st
 python docs/results/publish.py --again NAME.json                      # first test the claims of NAME.json by the present rules
 
 Rendered are the marked parts of README.md and of the pages in docs (see `docs.results.markers`), the counts of
-docs/scorecard.md, and docs/evidence.md, whose sentences for a practitioner are listed in docs/evidence.json; runs from which
-nothing is argued are listed in docs/withdrawn.json, with the reason.
+docs/scorecard.md, docs/evidence.md and docs/evidence_details.md. The sentences for a practitioner are listed in
+docs/evidence.json, the questions in docs/questions.json, and runs from which nothing is argued in docs/withdrawn.json, with the
+reason.
 """
 
 import argparse
@@ -22,8 +23,9 @@ from docs.results import evidence, markers, published, scorecard
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
-WITHDRAWN = ROOT / "docs" / "withdrawn.json"
-EVIDENCE, SCORECARD = ROOT / "docs" / "evidence.md", ROOT / "docs" / "scorecard.md"
+WITHDRAWN, QUESTIONS = ROOT / "docs" / "withdrawn.json", ROOT / "docs" / "questions.json"
+EVIDENCE, EVIDENCE_DETAILS = ROOT / "docs" / "evidence.md", ROOT / "docs" / evidence.DETAILS
+SCORECARD = ROOT / "docs" / "scorecard.md"
 # Study (`doses`, `variants`: EXor with --doses, --variants) -> the module whose `tables` returns the tables of the report;
 # a function `published_tables` adds those that are only published.
 TABLES = {
@@ -48,14 +50,16 @@ def pages() -> dict[Path, str]:
     rendered = {}
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         try:
-            if page == EVIDENCE:
+            if page in (EVIDENCE, EVIDENCE_DETAILS):
                 continue
             text = markers.render(page.read_text(), FOLDER)
             rendered[page] = scorecard.render(text) if page == SCORECARD else text
         except ValueError as error:
             raise ValueError(f"{page.relative_to(ROOT)}: {error}") from None
-    chosen, withdrawn = (json.loads(file.read_text()) for file in (EVIDENCE.with_suffix(".json"), WITHDRAWN))
-    rendered[EVIDENCE] = evidence.page(runs(), chosen, withdrawn)
+    lists = (EVIDENCE.with_suffix(".json"), QUESTIONS, WITHDRAWN)
+    chosen, questions, withdrawn = (json.loads(file.read_text()) for file in lists)
+    rendered[EVIDENCE] = evidence.page(runs(), chosen, questions, withdrawn)
+    rendered[EVIDENCE_DETAILS] = evidence.details(runs(), questions, withdrawn)
     return rendered
 
 

@@ -2,8 +2,8 @@
 
 The first form builds every architecture of the installed version and appends a row for each to a file; it resumes where it was
 interrupted. The second merges the files of several versions into tiejax/checkpoints/hub/architectures.json, which is part of
-the package, and writes the list of classes in docs/checkpoints.md. `test_architectures_parity.py` compares that file with
-the installed version.
+the package, and writes the list of classes in docs/checkpoints_details.md. `test_architectures_parity.py` compares that file
+with the installed version.
 """
 
 # ruff: noqa: E402
@@ -25,7 +25,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # some classes ask for a configura
 from architectures.merge import described, in_page, merged
 
 DATA = ROOT / "tiejax" / "checkpoints" / "hub" / "architectures.json"
-PAGE = ROOT / "docs" / "checkpoints.md"
+PAGE = ROOT / "docs" / "checkpoints_details.md"
 
 
 def write_rows(file: Path) -> None:

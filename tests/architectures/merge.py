@@ -38,7 +38,7 @@ def merged(versions: Sequence[Sequence[Row]]) -> dict[str, Any]:
 
 
 def described(content: Mapping[str, Any]) -> str:
-    """Return the section of docs/checkpoints.md about the classes that are known."""
+    """Return the section of docs/checkpoints_details.md about the classes that are known."""
     heads, headless = content["heads"], content["headless"]
     without = sum(len(classes) for classes in headless.values())
     types = {row["type"] for row in heads.values()}

@@ -12,7 +12,7 @@ from tiejax.lab.reporting.finding import opening
 
 DOCS = Path(__file__).parents[2] / "docs"
 UNDECIDED = CLAIM | {"id": "price/main", "unit": "nats", "verdict": "undecided"}
-RUN = {"command": "python x.py", "commit": "0123456789", "figure": "experiments/figures/main.png"}
+RUN = {"study": "exor", "command": "python x.py", "commit": "0123456789", "figure": "experiments/figures/main.png"}
 ENTRIES = {
     "exor_main.json": RUN | {"format": 3, "claims": [EXPLORATORY, CLAIM, UNDECIDED]},
     "exor_old.json": RUN | {"claims": [EARLIER]},
@@ -21,47 +21,99 @@ ENTRIES = {
 LINK = {"file": "exor_main.json", "claim": "output-conditional", "verdict": "supported"}
 
 
+QUESTIONS = [
+    {"question": "What does it cost?", "about": "Prices.", "claims": ["exor price/*"]},
+    {"question": "What is near?", "about": "", "claims": ["*"], "details": True},
+]
+PLACES = re.compile(r'^\| <a id="([^"]+)"></a>', re.MULTILINE)
+
+
 def test_sentences_are_linked_to_the_rows_that_license_them():
     own = LINK | {"sentence": "Keep tables apart: {estimate} ({interval}, {n} seeds, margin {margin})."}
-    page = evidence.page(ENTRIES, [LINK, own])
+    everything = [{"question": "What?", "about": "", "claims": ["exor *"]}]
+    page = evidence.page(ENTRIES, [LINK, own], everything)
     assert f"\n1. {opening(CLAIM)} ([output-conditional](#exor-main-output-conditional))\n" in page
     assert "\n2. Keep tables apart: 0.333 (0.1 to 0.5, 8 seeds, margin 0.05). ([output-conditional](#" in page
     assert page.count('<a id="exor-main-output-conditional"></a>') == 1
-
-
-def test_every_claim_of_the_present_rules_has_a_row():
-    page = evidence.page(ENTRIES, [])
-    rows = [line for line in page.splitlines() if line.startswith("| <a id=")]
-    assert [re.findall("`([^`]+)`", row)[0] for row in rows] == ["output-conditional", "price/main", "first-look"]
-    assert rows[0].endswith(
-        " Zero <farther> than one. | the relative distance, zero - one | 0.333 | 0.1 to 0.5 | 0.05 to 0.55 | 8 | 8 | "
-        "supported | [figure](../experiments/figures/main.png) | [command](#exor_main) | `0123456` |"
+    assert "([output-conditional](evidence_details.md#exor-main-output-conditional))" in evidence.page(
+        ENTRIES, [LINK], QUESTIONS
     )
-    assert "| undecided; the seeds would have shown 0.12 nats in four of five studies |" in rows[1]
-    assert "| - | 8 | 8 | exploratory |" in rows[2]
-    assert "## exor_main\n\n    python x.py\n" in page
+
+
+def test_every_registered_claim_of_the_present_rules_has_one_row_below_its_question():
+    page, details = evidence.page(ENTRIES, [], QUESTIONS), evidence.details(ENTRIES, QUESTIONS)
+    assert PLACES.findall(page) == ["exor-main-price-main"]
+    assert PLACES.findall(details) == ["exor-main-output-conditional"]
+    assert "## What does it cost?\n\nPrices.\n\n| claim |" in page
+    assert (
+        "## What is near?\n\n| claim | difference | run, seeds | estimate [adjusted interval] | verdict |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        '| <a id="exor-main-output-conditional"></a>Zero <farther> than one. | zero - one | '
+        "[exor-main](#exor_main), 8 | 0.333 [0.05, 0.55] | supported |\n"
+    ) in details
+    assert (
+        "## exor_main\n\n    python x.py\n\n[results](results/exor_main.json), [figure](../experiments/figures/main.png), "
+        in details
+    )
+    assert "exploratory |" not in page + details
+
+
+def test_a_claim_without_a_question_has_a_row():
+    details = evidence.details(ENTRIES, [])
+    assert "## Other claims\n" in details
+    assert PLACES.findall(details) == ["exor-main-output-conditional", "exor-main-price-main"]
+
+
+def test_claims_of_few_seeds_have_no_row():
+    few = RUN | {"format": 3, "claims": [CLAIM | {"n": 5}, UNDECIDED | {"n": 6}]}
+    assert PLACES.findall(evidence.details({"exor_main.json": few}, [])) == ["exor-main-price-main"]
+
+
+def test_runs_of_one_claim_are_below_each_other_and_state_it_once():
+    runs = {name: RUN | {"format": 3, "claims": [CLAIM, UNDECIDED | {"statement": "Dear."}]} for name in ("a.json", "b.json")}
+    details = evidence.details(runs, [])
+    assert PLACES.findall(details) == ["a-output-conditional", "b-output-conditional", "a-price-main", "b-price-main"]
+    assert details.count("Zero <farther> than one. | zero - one |") == details.count("Dear. | zero - one (nats) |") == 1
+    assert '<a id="b-price-main"></a>the same |  | [b](#b), 8 |' in details
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"estimand": "the loss (tied - untied)", "unit": "nats"}, "tied - untied (nats)"),
+        ({"estimand": "the loss, tied - untied"}, "tied - untied"),
+        ({"estimand": "the slope of the loss (tied - never) over time, by least squares"}, "slope of tied - never"),
+        ({"estimand": "ln of bytes (over steps), agent / untied"}, "agent / untied"),
+        ({"estimand": "the distance (less 1)", "goal": "non-inferiority"}, "less 1; margin 0.05"),
+        ({"estimand": "the slope"}, "the slope"),
+    ],
+)
+def test_the_difference_is_that_of_the_estimand(changed, expected):
+    assert evidence.difference(CLAIM | changed) == expected
 
 
 def test_commits_that_resumed_a_run_are_shown_with_their_changes():
     resumed = RUN | {"later_commits": ["0123456789+", "abcdefghij"], "claims": [CLAIM], "format": 3}
-    assert "| `0123456`, `0123456+`, `abcdefg` |" in evidence.page({"exor_main.json": resumed}, [])
+    assert "commit `0123456`, `0123456+`, `abcdefg`\n" in evidence.details({"exor_main.json": resumed}, [])
 
 
-def test_a_claim_that_few_seeds_cannot_decide_says_so():
-    few = UNDECIDED | {"note": "2 seeds cannot decide this claim"}
-    page = evidence.page({"exor_main.json": RUN | {"format": 3, "claims": [few]}}, [])
-    assert "| undecided; 2 seeds cannot decide this claim |" in page
+def test_notes_of_verdicts_and_earlier_looks_are_shown():
+    claims = [UNDECIDED | {"note": "a few seeds determine the mean"}, CLAIM | {"look": 6}]
+    page = evidence.page({"exor_main.json": RUN | {"format": 3, "claims": claims}}, [], [QUESTIONS[1] | {"details": False}])
+    assert "| undecided (1) |\n" in page
+    assert "| supported, at 6 seeds |\n\n(1) A few seeds determine the mean.\n" in page
 
 
 def test_withdrawn_runs_have_a_reason_and_no_rows():
-    page = evidence.page(ENTRIES, [], {"exor_main.json": "its models are too small"})
+    page = evidence.page(ENTRIES, [], QUESTIONS, {"exor_main.json": "its models are too small"})
     assert "* [exor_main.json](results/exor_main.json): its models are too small." in page
-    assert "## exor_main" not in page
+    assert PLACES.findall(page) == []
+    assert "exor_main" not in evidence.details(ENTRIES, QUESTIONS, {"exor_main.json": "its models are too small"})
     with pytest.raises(ValueError, match="there is no such row"):
-        evidence.page(ENTRIES, [LINK], {"exor_main.json": "its models are too small"})
+        evidence.page(ENTRIES, [LINK], QUESTIONS, {"exor_main.json": "its models are too small"})
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/scorecard.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/scorecard.md", "docs/scorecard_details.md"])
 def test_no_page_argues_from_a_withdrawn_run(page):
     withdrawn = json.loads((DOCS / "withdrawn.json").read_text())
     assert withdrawn.keys() <= {file.name for file in (DOCS / "results").glob("*.json")}
@@ -71,9 +123,9 @@ def test_no_page_argues_from_a_withdrawn_run(page):
 
 def test_runs_by_earlier_rules_have_no_rows():
     assert evidence.missing(ENTRIES) == ["exor_old.json"]
-    page = evidence.page(ENTRIES, [])
+    page = evidence.page(ENTRIES, [], QUESTIONS)
     assert "have no rows: [exor_old.json](results/exor_old.json)." in page
-    assert "## exor_old" not in page
+    assert "exor_old" not in evidence.details(ENTRIES, QUESTIONS)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +142,7 @@ def test_runs_by_earlier_rules_have_no_rows():
 )
 def test_sentences_without_a_decided_row_are_refused(changed, message):
     with pytest.raises(ValueError, match=message):
-        evidence.page(ENTRIES, [LINK | changed])
+        evidence.page(ENTRIES, [LINK | changed], QUESTIONS)
 
 
 def test_the_page_opens_with_at_most_five_sentences_linked_to_decided_rows():
@@ -101,7 +153,7 @@ def test_the_page_opens_with_at_most_five_sentences_linked_to_decided_rows():
     assert [claim for claim, _ in sentences] == [entry["claim"] for entry in chosen]
     assert len(sentences) <= 5
     for (claim, anchor), entry in zip(sentences, chosen, strict=True):
-        assert f'<a id="{anchor}"></a>`{claim}`' in text
+        assert anchor in PLACES.findall(text)
         run = json.loads((DOCS / "results" / entry["file"]).read_text())
         (row,) = [row for row in run["claims"] if row["id"] == claim]
         assert run["format"] >= 2

@@ -1,4 +1,4 @@
-"""Untying and retying the state of every optimizer that optax exports; docs/tying.md lists the outcomes.
+"""Untying and retying the state of every optimizer that optax exports; docs/tying_optimizers.md lists the outcomes.
 
 Oracles: the state that the optimizer's `init` returns; a run with two leaves that receive the tied gradient at every step; and
 the leaves of the state that disappear with a parameter, found by calling `init` without it.
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of argu
 RATE = 0.1
 SHAPES = {"in": (4, 3), "out": (3, 4), "left": (3, 3), "right": (3, 3), "bias": (3,)}
 WORKS, SUMS, REFUSED = "works", "works, sums continue", "refused"
-PAGE = Path(__file__).parents[2] / "docs" / "tying.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tying_optimizers.md"
 ROW = re.compile(rf"^\| ({WORKS}|{SUMS}|{REFUSED}) \| (.+?) \| .+ \|$", re.MULTILINE)
 TRANSPOSED = [Tie("in", "out", "transpose"), Tie("left", "right", "transpose")]
 STEPS = 3
@@ -298,7 +298,7 @@ def table():
 def test_the_page_lists_every_optimizer_once():
     listed = [name for name, _ in table()]
     assert len(set(listed)) == len(listed)
-    assert set(exported()) <= set(listed), "run this test for the new ones, and add them to docs/tying.md"
+    assert set(exported()) <= set(listed), "run this test for the new ones, and add them to docs/tying_optimizers.md"
     if f"optax {optax.__version__}" in PAGE.read_text():
         assert set(listed) == set(exported())
 

@@ -9,7 +9,7 @@ from architectures.merge import described, in_page
 from tiejax.checkpoints.hub import architectures
 from tiejax.checkpoints.hub.architectures import architecture_of, known
 
-DOCS = Path(__file__).parents[3] / "docs" / "checkpoints.md"
+DOCS = Path(__file__).parents[3] / "docs" / "checkpoints_details.md"
 
 
 def test_page_is_rendered_from_the_map():
