@@ -57,7 +57,7 @@ Each run is repeated by its command. A commit is that of the code that started t
 WITHDRAWN = """
 ## Withdrawn
 
-Nothing is argued from these runs; the pages of their studies still show them. The losses of the bigram models were counted
+Nothing is argued from these runs; the details pages of their studies show them. The losses of the bigram models were counted
 after the runs, whose files do not have them; a new run of the same settings reports them.
 
 """
