@@ -1,11 +1,12 @@
-"""MkDocs hooks that add files outside docs/ to the site, under `source/`, if a page links to them.
+"""MkDocs hooks: files outside docs/, the address of the repository, and the layout of the first page.
 
 The pages are written for readers of the repository, whose links also lead to code, configurations and figures. MkDocs by itself
-publishes only the files in docs/.
+publishes only the files in docs/; files outside that a page links to are added under `source/`.
 """
 
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -14,6 +15,14 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Link the repository in the header of every page, if pyproject.toml names its address."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    if address := project.get("urls", {}).get("Repository"):
+        config.repo_url, config.repo_name = address, "Repository"
+    return config
 
 
 def in_repository(uri: str) -> str:
@@ -62,6 +71,8 @@ def _added(path: str, config: MkDocsConfig) -> File:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite the links of a page to paths in the site."""
     uri = page.file.src_uri
+    if uri == "index.md":
+        page.meta["hide"] = ["toc"]  # room for two columns; front matter in the file would be shown on the repository's pages
 
     def written(link: re.Match[str]) -> str:
         base = posixpath.dirname(uri)
