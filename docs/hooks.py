@@ -1,4 +1,4 @@
-"""MkDocs hooks: files outside docs/, the address of the repository, and the layout of the first page.
+"""MkDocs hooks: files outside docs/, and the address of the repository.
 
 The pages are written for readers of the repository, whose links also lead to code, configurations and figures. MkDocs by itself
 publishes only the files in docs/; files outside that a page links to are added under `source/`.
@@ -14,13 +14,15 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+PLACEHOLDER = "https://example.org/"  # of the addresses in pyproject.toml while there is no public repository
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Link the repository in the header of every page, if pyproject.toml names its address."""
+    """Link the repository in the header of every page, if pyproject.toml has its address and not a placeholder."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    if address := project.get("urls", {}).get("Repository"):
+    address = project.get("urls", {}).get("Repository", PLACEHOLDER)
+    if not address.startswith(PLACEHOLDER):
         config.repo_url, config.repo_name = address, "Repository"
     return config
 
@@ -71,8 +73,6 @@ def _added(path: str, config: MkDocsConfig) -> File:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Rewrite the links of a page to paths in the site."""
     uri = page.file.src_uri
-    if uri == "index.md":
-        page.meta["hide"] = ["toc"]  # room for two columns; front matter in the file would be shown on the repository's pages
 
     def written(link: re.Match[str]) -> str:
         base = posixpath.dirname(uri)
