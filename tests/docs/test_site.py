@@ -36,6 +36,16 @@ def test_every_page_has_the_styles(site):
     ] == []
 
 
+def test_every_table_is_in_the_scrolling_box_of_the_theme(site):
+    """The theme gives one to tables without a class, and its scripts and extra.css find them by that."""
+    tables = {name: re.findall(r"<table[^>]*>", page) for name, page in pages(site).items()}
+    assert sum(map(len, tables.values())) > 50
+    assert {name: found for name, found in tables.items() if set(found) - {"<table>"}} == {}
+    (style,) = (site / "assets" / "stylesheets").glob("main.*.css")
+    (box,) = re.findall(r"}\.md-typeset table:not\(\[class\]\)\{([^}]*overflow[^}]*)}", style.read_text())
+    assert {"display:inline-block", "max-width:100%", "overflow:auto"} <= set(box.split(";"))
+
+
 @pytest.mark.parametrize("address", ["https://code.example.com/tiejax", "https://example.org/tiejax", None])
 def test_the_header_links_the_repository_unless_its_address_is_a_placeholder(address, tmp_path, monkeypatch):
     config = pytest.importorskip("mkdocs.config.base").load_config(str(ROOT / "mkdocs.yml"))
