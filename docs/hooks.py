@@ -1,7 +1,7 @@
-"""MkDocs hooks: files outside docs/, and the address of the repository.
+"""MkDocs hooks that add files outside docs/ to the site, under `source/`, if a page links to them.
 
 The pages are written for readers of the repository, whose links also lead to code, configurations and figures. MkDocs by itself
-publishes only the files in docs/; files outside that a page links to are added under `source/`.
+publishes only the files in docs/.
 """
 
 import posixpath
@@ -14,8 +14,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-PLACEHOLDER = "https://example.org/"  # of the addresses in pyproject.toml while there is no public repository
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
+PLACEHOLDER = "https://example.org/"  # of the addresses in pyproject.toml while there is no public repository
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

@@ -1,4 +1,4 @@
-"""The code of the guide to ties, of the README and of the first page runs as it is pasted, and does what the pages say."""
+"""The code of the guide to ties and of the README runs as it is pasted, and does what the pages say."""
 
 import dataclasses
 import re
@@ -11,16 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from hub_checkpoints import checkpoint, values
 
 import tiejax
 from tiejax import lab
 from tiejax.lab import Ensemble
-from tiejax.lab.commands import check
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "tying.md"
-INDEX = (ROOT / "docs" / "index.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
@@ -98,22 +95,3 @@ def test_the_first_code_of_the_readme_runs_as_it_is_pasted(capsys):
     by_use = jax.grad(names["loss"])({"embed": {"table": table}, "head": {"kernel": table.T}}, names["tokens"])
     summed = by_use["embed"]["table"] + by_use["head"]["kernel"].T
     np.testing.assert_allclose(names["grads"]["embed"]["table"], summed, rtol=1e-5, atol=1e-8)
-
-
-def test_the_code_of_the_first_page_runs_as_it_is_pasted():
-    (block,) = re.findall(r"```python\n(.*?)```", INDEX, re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(block, names)
-    assert names["stored"]["head"] is None
-    by_use = jax.grad(names["loss"])(names["params"])
-    np.testing.assert_allclose(names["grads"]["embed"], by_use["embed"] + by_use["head"].T, rtol=1e-6)
-
-
-def test_the_first_page_and_the_readme_show_what_check_prints(tmp_path, monkeypatch, capsys):
-    (shown,) = re.findall(r"```console\n\$ tiejax check some-model\n(.*?)```", INDEX, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    tensors = {"model.embed_tokens.weight": values(seed=0), "lm_head.weight": values(seed=1)}
-    checkpoint(Path("some-model"), tensors, {"model_type": "llama", "tie_word_embeddings": True})
-    assert check.main(["some-model"]) == 1
-    assert capsys.readouterr().out == shown
-    assert f"\n    {shown.splitlines()[0]}\n" in (ROOT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""The site as it is built: files, links and the boxes around tables. How it looks is not tested."""
+"""The layout of the built site: styles, the boxes around tables, the link to the repository. How it looks is not tested."""
 
 import importlib.util
 import os
