@@ -6,6 +6,7 @@ publishes only the files in docs/.
 
 import posixpath
 import re
+import tomllib
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -18,6 +19,16 @@ MARK = re.compile(
     r"<!-- (?:(?:table|value|cell): .+?|(?:end of )?(?:counts|architectures)|end|end of table) -->|<span></span>", re.DOTALL
 )
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
+PLACEHOLDER = "https://example.org/"  # of the addresses in pyproject.toml while there is no public repository
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Link the repository in the header of every page, if pyproject.toml has its address and not a placeholder."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    address = project.get("urls", {}).get("Repository", PLACEHOLDER)
+    if not address.startswith(PLACEHOLDER):
+        config.repo_url, config.repo_name = address, "Repository"
+    return config
 
 
 def in_repository(uri: str) -> str:

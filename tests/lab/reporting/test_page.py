@@ -172,7 +172,7 @@ def contrast(one, other):
 def test_text_has_enough_contrast_in_both_schemes(tmp_path, scheme):
     """At least 4.5, as required by WCAG level AA: text on the background, in findings, in notes and in code."""
     style = re.search(r"<style>(.*?)</style>", render(tmp_path)[0], re.DOTALL)[1]
-    light, dark = style.split("@media (prefers-color-scheme: dark)", 1)
+    light, dark = style.split("@media screen and (prefers-color-scheme: dark)", 1)
     dark = dark[: dark.index("}")]
     assert variables(light).keys() == variables(dark).keys()
     colours = variables({"light": light, "dark": dark}[scheme])
@@ -183,6 +183,15 @@ def test_text_has_enough_contrast_in_both_schemes(tmp_path, scheme):
     assert {pair: ratio for pair, ratio in measured.items() if ratio < 4.5} == {}
     bare = style.replace(light.split("}")[0], "").replace(dark, "")
     assert set(re.findall(r"#[0-9a-f]{3,6}\b", bare)) == {"#ffffff"}, "all colours but the white of figures are variables"
+
+
+def test_cells_wrap_on_paper_and_boxes_do_not_scroll(tmp_path):
+    """Otherwise a wide table loses columns on paper; only narrow screens keep cells on one line, in boxes that scroll."""
+    style = re.search(r"<style>(.*?)</style>", render(tmp_path)[0], re.DOTALL)[1]
+    wide, narrow = style.split("@media screen and (max-width: 44rem)")
+    narrow, paper = narrow.split("@media print")
+    assert ["nowrap" in part for part in (wide, narrow, paper)] == [False, True, False]
+    assert re.search(r"\.scroll\b[^{}]*{ overflow: visible; }", paper)
 
 
 def test_panels_are_stacked_on_narrow_screens(tmp_path, drawn):
