@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import socket
+import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,13 @@ ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "data"
 NOVELS = SHARED / "gutenberg-fiction"
 FIELDS = ("corpus", "text_feature", "tfds_dir")  # settings that messages begin with
+NEEDS_TFDS = "needs the extra `tfds`: pip install 'tiejax[tfds]' (tensorflow_datasets is not installed)"
+
+
+def without_tfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let imports fail as if the extra `tfds` were not installed."""
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    monkeypatch.delitem(sys.modules, "tiejax.text.data_sets", raising=False)
 
 
 def write(folder: Path, files: dict[str, bytes | str]) -> Path:

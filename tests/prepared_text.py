@@ -7,8 +7,8 @@ from corpora import ROOT
 from processes import start_python
 
 from tiejax.text import corpus, tokenizer
-from tiejax.text.array_records import Sequences
 from tiejax.text.sentences import Prepared
+from tiejax.text.sequences import Sequences
 
 SETTINGS = {"tokenizer": None, "vocab_size": 120, "max_length": 12, "min_length": 6}
 # Prepares the text argv[1] in the folder argv[2] with these settings, and executes argv[3] at every report of progress.

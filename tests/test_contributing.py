@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -81,12 +82,46 @@ assert view(stored, ties)["b"].shape == (3, 2) and view(stored, ties)["b"].sum()
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_workflow_runs_the_readme_test_command():
-    steps = [step for job in read_yaml(".github/workflows/tests.yml")["jobs"].values() for step in job["steps"]]
-    first, *others = [step["run"] for step in steps if "run" in step]
+def test_workflows_run_the_readme_test_command_and_scripts_that_exist():
+    steps = {name: steps_of(name) for name in ("ci", "release", "docs")}
+    first, core, *others = steps["ci"]
     assert first in map(str.strip, (ROOT / "README.md").read_text().splitlines())
     assert others == [".ci/run", ".ci/newest"]
     assert all(os.access(ROOT / script, os.X_OK) for script in others)
+    assert first == steps["release"][0]
+    files = re.findall(r"(?:tests|\.ci)/\w+\.py", " ".join([core, *steps["release"]]))
+    assert set(files) == {"tests/ties_alone.py", ".ci/release.py", "tests/test_wheel.py"}
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+def test_ci_tries_every_python_of_the_classifiers_and_the_oldest_jax():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pythons = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    jobs = read_yaml(".github/workflows/ci.yml")["jobs"]
+    assert jobs["tests"]["strategy"]["matrix"]["python"] == pythons
+    (oldest,) = (line.removeprefix("jax>=") for line in project["dependencies"] if line.startswith("jax>="))
+    core = jobs["core"]["strategy"]["matrix"]["include"]
+    assert [(entry["python"], entry["jax"]) for entry in core] == [(pythons[0], f"jax=={oldest}"), (pythons[-1], "jax")]
+
+
+def test_a_release_needs_its_tag_its_changes_and_an_address():
+    problems = runpy.run_path(str(ROOT / ".ci" / "release.py"))["problems"]
+    changes = "# Changes\n\n## 1.0.0\n\nText.\n\n## 0.9.0\n\nText.\n"
+
+    def found(tag="v1.0.0", changes=changes, url="https://host/tiejax"):
+        return problems(tag, {"project": {"version": "1.0.0", "urls": {"Repository": url}}}, changes)
+
+    assert found() == []
+    assert found(tag="1.0.0") == ["the tag is 1.0.0, the version in pyproject.toml 1.0.0"]
+    for missing in (changes.replace("1.0.0", "1.0.1"), changes.replace("Text.\n", "", 1)):
+        assert found(changes=missing) == ["CHANGELOG.md does not begin with an entry of 1.0.0"]
+    (placeholder,) = found(url="https://example.org/tiejax")
+    assert placeholder == "the URL Repository in pyproject.toml is the placeholder https://example.org/tiejax"
+
+
+def steps_of(workflow: str) -> list[str]:
+    jobs = read_yaml(f".github/workflows/{workflow}.yml")["jobs"]
+    return [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
 
 
 def test_hooks_are_checks_of_ci():

@@ -249,7 +249,7 @@ ROWS = np.linspace(0, 1, VOCABULARY)[:, None]
 
 @pytest.mark.parametrize(
     ("gradient", "a", "b"),
-    [("all", 1, 1), ("owner", 1, 0), ((0.5, 0.25), 0.5, 0.25), ((0.0, 1.0), 0, 1), ((ROWS, 1.0), ROWS, 1)],
+    [("all", 1, 1), ("source", 1, 0), ((0.5, 0.25), 0.5, 0.25), ((0.0, 1.0), 0, 1), ((ROWS, 1.0), ROWS, 1)],
     ids=str,
 )
 @pytest.mark.parametrize("call", ["__call__", "compiled"])
@@ -653,7 +653,7 @@ def cloned_in_block(module):
         return nnx.clone(module)
 
 
-@pytest.mark.parametrize("gradient", ["all", "owner", (0.5, 1.0)])
+@pytest.mark.parametrize("gradient", ["all", "source", (0.5, 1.0)])
 def test_a_source_that_a_method_sets(gradient):
     """The target follows at once, and the source keeps its new value."""
     module = square(gradient)

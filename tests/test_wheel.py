@@ -1,11 +1,14 @@
 """The wheel, where no checkout is, installed, in a zip archive or read-only: the command, and configurations by name."""
 
+import email
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -46,6 +49,31 @@ def test_the_wheel_holds_the_package_and_its_configurations(wheel):
     of_configs = {f"tiejax/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.yaml")}
     assert of_package | of_configs | {"tiejax/py.typed"} <= names
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"tiejax"}
+
+
+def test_the_sdist_has_no_figures(wheel):
+    """They take several MB; the README links to them in the repository."""
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
+    assert any(name.endswith("/tests/test_wheel.py") for name in names)
+    assert [name for name in names if name.endswith(".png")] == []
+    assert sdist.stat().st_size < 3e6
+
+
+def test_links_of_the_description_are_absolute(wheel):
+    """And lead to files of the checkout, at the tag of the version."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+    metadata = email.message_from_bytes(archive.read(name))
+    urls = dict(line.split(", ") for line in metadata.get_all("Project-URL"))
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", metadata.get_payload()) if not link.startswith("#")]
+    assert [link for link in links if not link.startswith("https://")] == []
+    at_tag = re.compile(rf"{re.escape(urls['Repository'])}/(?:blob|raw)/v{re.escape(metadata['Version'])}/([^#]+)")
+    files = [match[1] for match in map(at_tag.match, links) if match]
+    assert len(files) > 20
+    assert [file for file in files if not (ROOT / file).exists()] == []
+    assert not re.search(r"(?:src|href)=", metadata.get_payload())  # which are not rewritten
 
 
 def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
@@ -118,34 +146,6 @@ def test_the_package_works_from_a_folder_that_cannot_be_written(wheel, tmp_path)
     assert_all_works_from(site, tmp_path, *in_mount)
 
 
-TIES = """
-import importlib.metadata
-import jax
-import jax.numpy as jnp
-import numpy as np
-from tiejax import Tie, assert_tied, find_ties, retie, store, untie, view
-
-
-class sgd:  # an optimizer without state, in the form of optax
-    init = staticmethod(lambda params: ())
-    update = staticmethod(lambda grads, state, params=None: (grads, state))
-
-
-params = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros((3, 2), np.float32)}
-ties = [Tie("a", "b", transform="transpose")]
-stored = store(params, ties)
-assert stored["b"] is None
-assert jax.grad(lambda stored: view(stored, ties)["b"].sum() + stored["a"].sum())(stored)["a"].tolist() == [[2.0] * 3] * 2
-untied, state = untie(sgd, stored, (), ties)
-assert untied["b"].tolist() == [[0, 3], [1, 4], [2, 5]]
-assert [(tie.source, tie.target) for tie in find_ties(untied)] == [("a", "b")]
-assert_tied(untied, ties)
-tied, state = retie(sgd, untied, state, ties)
-assert tied["b"] is None
-print(len([one for one in importlib.metadata.distributions() if one.name not in ("pip", "setuptools")]))
-"""
-
-
 def test_ties_need_few_packages(wheel, tmp_path):
     """In an environment into which pip installs what the wheel asks for, and no more."""
     venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
@@ -156,7 +156,7 @@ def test_ties_need_few_packages(wheel, tmp_path):
     def run(*argv):
         return subprocess.run([*argv], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
 
-    ended = run(python, "-c", TIES)
+    ended = run(python, ROOT / "tests" / "ties_alone.py")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert int(ended.stdout) < 12
     everything = """import pydoc; from tiejax import *; import tiejax, tiejax.lab

@@ -1,4 +1,7 @@
-"""Public names that are imported when they are first used, listed in the stub `__init__.pyi` of their package."""
+"""Public names that are imported when they are first used, listed in the stub `__init__.pyi` of their package.
+
+Also the errors of imports for which an extra is missing, and the warnings of former names.
+"""
 
 import importlib
 import sys
@@ -7,17 +10,23 @@ from collections.abc import Callable, Sequence
 from importlib import resources
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import lazy_loader
 
-INSTALL_LAB = "pip install 'tiejax[lab]'"
+# Modules of the extra `tfds`; every other dependency that can be missing is one of the extra `lab`.
+OF_TFDS = ("tensorflow_datasets", "array_record", "importlib_resources")
 
-# Public names by their former names. A use of one warns; the table is emptied in 0.8.
+# Public names by their former names. A use of one warns; the table is emptied in the version `GONE_IN`.
 MOVED_NAMES = {
-    f"tiejax.{name}": f"tiejax.lab.{name}" for name in ("Ensemble", "EnsembleState", "Phase", "Recorder", "diagnose", "train")
+    **{
+        f"tiejax.{name}": f"tiejax.lab.{name}"
+        for name in ("Ensemble", "EnsembleState", "Phase", "Recorder", "diagnose", "train")
+    },
+    "tiejax.tying.places": "tiejax.tying.slots",
 }
+GONE_IN = "0.8"
 
 # Errors of public names whose dependency is missing. `from package import name` drops the message of an AttributeError and then
 # looks for a module of that name, so `Missing` raises these.
@@ -34,6 +43,8 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         load, names, public = lazy_loader.attach_stub(package, str(stub))
 
     def load_or_explain(name: str) -> Any:
+        if f"{package}.{name}" in MOVED_NAMES:
+            return load_moved(f"{package}.{name}")
         try:
             return load(name)
         except ModuleNotFoundError as error:
@@ -48,7 +59,7 @@ def load_moved(name: str) -> Any:
     """Return the object of a former name in `MOVED_NAMES`, with a DeprecationWarning at the caller of the caller."""
     package, _, attribute = MOVED_NAMES[name].rpartition(".")
     found = getattr(importlib.import_module(package), attribute)
-    message = f"{name} has moved to {MOVED_NAMES[name]}; the former name goes in 0.8"
+    message = f"{name} is now {MOVED_NAMES[name]}; the former name goes in {GONE_IN}"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     return found
 
@@ -58,7 +69,8 @@ def needs(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in ("", "tiejax"):
         raise error
-    return f"needs the extra `lab`: {INSTALL_LAB} ({package} is not installed)"
+    extra = "tfds" if package in OF_TFDS else "lab"
+    return f"needs the extra `{extra}`: pip install 'tiejax[{extra}]' ({package} is not installed)"
 
 
 class Missing(MetaPathFinder):
@@ -73,7 +85,26 @@ class Missing(MetaPathFinder):
         return None
 
 
+class MissingDependency(MetaPathFinder):
+    """Raise an error that names the extra if a module of tiejax imports, outside of functions, a package that nothing finds."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return None if something else imports the package, or only looks whether it is installed."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame and frame.f_globals.get("__name__", "").partition(".")[0] == "importlib":
+            frame = frame.f_back
+        if path is None and frame and frame.f_code.co_name == "<module>":
+            importer = frame.f_globals.get("__name__", "")
+            if importer.startswith("tiejax."):
+                error = ModuleNotFoundError(name=fullname)
+                raise ModuleNotFoundError(f"{importer} {needs(error)}", name=fullname)
+        return None
+
+
 def find_missing() -> None:
     """Let imports of names whose dependency is missing say so."""
     if not any(isinstance(finder, Missing) for finder in sys.meta_path):
         sys.meta_path.insert(0, Missing())
+        sys.meta_path.append(MissingDependency())

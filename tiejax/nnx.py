@@ -29,6 +29,8 @@ from tiejax.tying.ties import Ties, TiesLike, resolve_full
 from tiejax.tying.untie import retie as retie_tree
 from tiejax.tying.untie import untie as untie_tree
 
+__all__ = ["Tied", "filled", "retie", "tie", "untie"]
+
 Keys = tuple[Any, ...]
 
 CONTAINERS: Any = (nnx.List, list, tuple, dict)

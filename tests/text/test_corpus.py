@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from corpora import NOVELS, python, write
+from corpora import NEEDS_TFDS, NOVELS, python, without_tfds, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +68,12 @@ def test_sentences_of_a_novel():
 def test_text_feature_without_a_data_set():
     with pytest.raises(CorpusError, match=r"^text_feature body: only a corpus tfds:NAME has features; remove the setting$"):
         list(corpus.documents([], text_feature="body"))
+
+
+def test_data_sets_without_their_extra(monkeypatch):
+    without_tfds(monkeypatch)
+    with pytest.raises(CorpusError, match=f"^corpus tfds:imdb: {re.escape(NEEDS_TFDS)}$"):
+        list(corpus.documents(["tfds:imdb"]))
 
 
 def test_fingerprint_depends_on_contents_and_order_but_not_names(tmp_path):

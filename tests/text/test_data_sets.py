@@ -11,9 +11,18 @@ import pytest
 import tensorflow_datasets as tfds
 from corpora import ROOT, closed_port, python, refused, serving, write
 from prepared_text import listed
+from tensorflow_datasets.core.utils import temporary_assignment, tqdm_utils
 
 from tiejax.text import corpus, sentences, tokenizer
-from tiejax.text.array_records import SPLITS, LocalInfo, without_progress_bar
+from tiejax.text.sequences import SPLITS
+from tiejax.transfer import labelled_data_set
+
+
+class LocalInfo(tfds.core.DatasetInfo):
+    """Metadata of a data set that exists only on this machine."""
+
+    def initialize_from_bucket(self):
+        """Skip the look-up of published metadata, which leaves an empty temporary folder behind."""
 
 
 class Fables(tfds.core.GeneratorBasedBuilder, skip_registration=True):
@@ -62,9 +71,20 @@ class Numbers(Fables):
         return {"number": 1, "label": 0}
 
 
+class Labelled(Fables):
+    name = "labelled"
+    features: ClassVar[dict[str, object]] = {
+        "text": tfds.features.Text(),
+        "label": tfds.features.ClassLabel(names=["short", "long"]),
+    }
+
+    def example(self, text):
+        return {"text": text, "label": int(len(text) > 5)}
+
+
 def prepared(builder: type[Fables], folder: Path) -> Path:
     data_set = builder(data_dir=folder, file_format="array_record")
-    with without_progress_bar():
+    with temporary_assignment(tqdm_utils, "_active", False):
         data_set.download_and_prepare(file_format="array_record")
     return Path(data_set.data_dir)
 
@@ -76,6 +96,13 @@ def no_temporary_folders(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield
     assert list(folder.iterdir()) == []
+
+
+def test_labelled_sentences(tmp_path):
+    prepared(Labelled, tmp_path)
+    found = labelled_data_set.read_splits("tfds:labelled", "text", "label", str(tmp_path))
+    named = {split: [(row.text, row.labels) for row in rows] for split, rows in found.items()}
+    assert named == {"train": [("One.", ("short",)), ("Two, café.", ("long",))], "test": [("Three.", ("long",))]}
 
 
 def test_documents_of_every_split(tmp_path):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tiejax.text import masked_bigrams
-from tiejax.text.array_records import Sequences
 from tiejax.text.languages import Languages
 from tiejax.text.masked_bigrams import losses_of_bigrams, planted, sentences_of
 from tiejax.text.packing import TextFeed
+from tiejax.text.sequences import Sequences
 from tiejax.text.twins import Twins, cipher
 
 LENGTHS = np.random.default_rng(0).integers(3, 9, 57)

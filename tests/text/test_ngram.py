@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tiejax.text import ngram
-from tiejax.text.array_records import Sequences
 from tiejax.text.ngram import bigram, bigram_loss, masked_losses
+from tiejax.text.sequences import Sequences
 
 VOCABULARY = 7
 

@@ -9,8 +9,8 @@ from corpora import NOVELS, SHARED
 from prepared_text import SETTINGS, by_loop, listed
 
 from tiejax.text import sentences, tokenizer
-from tiejax.text.array_records import SPLITS
 from tiejax.text.errors import CorpusError
+from tiejax.text.sequences import SPLITS
 
 NOVEL = NOVELS / "carroll_alice-in-wonderland.txt"
 BERT = SHARED / "bert-base-uncased" / "vocab.txt"

@@ -16,8 +16,8 @@ from corpora import SHARED
 
 from tiejax.text import streams
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import SPLITS
 from tiejax.text.errors import CorpusError
+from tiejax.text.sequences import SPLITS
 
 WIKITEXT, GPT2 = SHARED / "wikitext-2", SHARED / "gpt2"
 END = "<|endoftext|>"
@@ -166,10 +166,10 @@ def test_damage_and_changed_text(split_corpus, tmp_path):
         prepare([split_corpus], tmp_path / "data", progress=progress)
     assert not list((tmp_path / "data").glob("streams-*"))
     found = prepare([split_corpus], tmp_path / "data")
-    (record,) = found.folder.rglob("*-test.*")
-    content = record.read_bytes()
-    record.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(CorpusError, match=f"^data_dir .*{record.name}.* is damaged; remove the folder {found.folder}"):
+    file = found.folder / "test.ids.npy"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(CorpusError, match=f"^data_dir .*{file.name}.* is damaged; remove the folder {found.folder}"):
         prepare([split_corpus], tmp_path / "data")
     shutil.rmtree(found.folder)
     assert prepare([split_corpus], tmp_path / "data").fingerprint == found.fingerprint

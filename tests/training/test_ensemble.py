@@ -491,9 +491,9 @@ def test_gradient_weights_vary_by_arm_and_step():
 
 @pytest.mark.slow
 def test_exor_gradient_weights_1_0_equal_an_owner_tie():
-    """Weights (1, 0) for the uses as input and output table are `Tie(gradient="owner")`."""
+    """Weights (1, 0) for the uses as input and output table are `Tie(gradient="source")`."""
     asked = light(config(gradient_weights=[1, 0]))
-    owner = dataclasses.replace(light(config()), ties=[tying.Tie("embed/embedding", "head/embedding", gradient="owner")])
+    owner = dataclasses.replace(light(config()), ties=[tying.Tie("embed/embedding", "head/embedding", gradient="source")])
     both, weighed, by_owner = (train(ensemble, [3]).records["record"] for ensemble in (light(config()), asked, owner))
     np.testing.assert_array_equal(weighed["output"], by_owner["output"])
     assert (weighed["output"][-1, 0, 1] != both["output"][-1, 0, 1]).any()

@@ -1,6 +1,9 @@
 """Tasks: splits, labels, and the choice of training sentences."""
 
+import re
+
 import pytest
+from corpora import NEEDS_TFDS, without_tfds
 
 from tiejax.transfer.read import Labelled, TaskError
 from tiejax.transfer.tasks import SPLITS, TaskFiles, hashed, load_task
@@ -15,6 +18,12 @@ def sentences(tmp_path):
     for name, those in (("a.csv", rows), ("b.csv", rows[::-1])):
         (tmp_path / name).write_text("label,text\n" + "\n".join(those) + "\n")
     return tmp_path
+
+
+def test_data_sets_without_their_extra(monkeypatch):
+    without_tfds(monkeypatch)
+    with pytest.raises(TaskError, match=f"^tasks reviews: tfds:imdb: {re.escape(NEEDS_TFDS)}$"):
+        load_task("reviews", TaskFiles(["tfds:imdb"]), NUMBER)
 
 
 def test_split_by_hash(sentences):

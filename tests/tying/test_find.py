@@ -40,7 +40,9 @@ def test_nan_is_equal_to_the_same_nan():
 
 def test_selector_functions():
     tree = {"a": [A, A], "b": 1.0}
-    assert tie_between(tree, lambda t: t["a"][0], lambda t: t["a"][1], gradient="owner") == Tie("a/0", "a/1", gradient="owner")
+    assert tie_between(tree, lambda t: t["a"][0], lambda t: t["a"][1], gradient="source") == Tie(
+        "a/0", "a/1", gradient="source"
+    )
     with pytest.raises(
         TieError, match="target: expected a function that selects one leaf, got list; the leaves are a/0, a/1, b"
     ):

@@ -79,8 +79,3 @@ def test_invalid_owner_vectors(owner, words):
 def test_owners_are_int32():
     assert tying.check_owner([0, 1]).dtype == np.int32
     assert tying.independent(3).tolist() == [0, 1, 2]
-
-
-def test_places_is_a_deprecated_name_of_slots():
-    with pytest.warns(DeprecationWarning, match="use tiejax.tying.slots"):
-        assert tying.places(tying.check_owner([0, 0, 2]), "compact").tolist() == [0, 0, 1]

@@ -35,8 +35,8 @@ def test_patterns_tie_whole_blocks():
 
 def test_chains_resolve_to_the_stored_leaf():
     params = {name: jnp.arange(6.0).reshape(shape) for name, shape in (("a", (2, 3)), ("b", (3, 2)), ("c", (2, 3)))}
-    ties = [Tie("b", "c", "transpose"), Tie("a", "b", "transpose", gradient="owner")]
-    assert resolve(ties, params) == (Tie("a", "c", "identity", "owner"), Tie("a", "b", "transpose", "owner"))
+    ties = [Tie("b", "c", "transpose"), Tie("a", "b", "transpose", gradient="source")]
+    assert resolve(ties, params) == (Tie("a", "c", "identity", "source"), Tie("a", "b", "transpose", "source"))
     stored = store(params, ties)
     assert [name for name in stored if stored[name] is not None] == ["a"]
     np.testing.assert_array_equal(view(stored, ties)["b"], params["a"].T)

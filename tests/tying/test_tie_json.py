@@ -12,7 +12,7 @@ from tiejax.tying import Cast, Reshape, Scale, Slice, Tie, TieError, resolve, st
 
 TIES = [
     Tie("embed/table", "head/kernel", transform="transpose"),
-    Tie("block_0/*", "block_*/*", gradient="owner"),
+    Tie("block_0/*", "block_*/*", gradient="source"),
     Tie("a", "b", gradient=(1.0, 0.25)),
     Tie("a", "c", transform=Cast("bfloat16")),
     Tie("a", "d", transform=Scale(-0.1)),
@@ -42,6 +42,11 @@ def test_the_form_in_json():
         },
     ]
     assert ties_from_json('[{"source": "a", "target": "b"}]') == [Tie("a", "b")]
+
+
+def test_the_value_of_a_gradient_written_before_0_7():
+    """Without a warning: files stay as they are."""
+    assert ties_from_json('[{"source": "a", "target": "b", "gradient": "owner"}]') == [Tie("a", "b", gradient="source")]
 
 
 def test_lists_are_accepted_as_weights():

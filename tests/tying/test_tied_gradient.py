@@ -22,7 +22,7 @@ def test_tied_gradient_is_the_sum_of_the_untied_gradients(x64):
 
 
 def test_owner_gradient_is_that_of_the_source(x64):
-    tie = Tie("encoder/kernel", "decoder/kernel", transform="transpose", gradient="owner")
+    tie = Tie("encoder/kernel", "decoder/kernel", transform="transpose", gradient="source")
     params, x = autoencoder()
     stored = store(params, [tie])
     untied = jax.grad(reconstruction)(view(stored, [tie]), x)
@@ -31,7 +31,7 @@ def test_owner_gradient_is_that_of_the_source(x64):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("gradient", ["all", "owner"])
+@pytest.mark.parametrize("gradient", ["all", "source"])
 def test_symmetrised_equals_stored_once_in_float64(x64, kind, gradient):
     ties = [Tie("encoder/kernel", "decoder/kernel", transform="transpose", gradient=gradient)]
     params, x = autoencoder()

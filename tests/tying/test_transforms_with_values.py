@@ -84,7 +84,7 @@ def test_target_and_gradient(name):
     once = jax.grad(tied_loss(loss, tie))(stored)["a"]
     np.testing.assert_allclose(once, total(params, forward), rtol=1e-2 if name == "cast" else 1e-6)
     np.testing.assert_array_equal(symmetrise(jax.grad(loss)(full), tie, True)["a"], once)
-    owner = Tie("a", "b", transform=tie.transform, gradient="owner")
+    owner = Tie("a", "b", transform=tie.transform, gradient="source")
     np.testing.assert_array_equal(jax.grad(tied_loss(loss, owner))(stored)["a"], 2 * params["a"])
     shapes = view(jax.eval_shape(lambda: stored), tie)["b"]
     assert (shapes.shape, shapes.dtype) == (params["b"].shape, params["b"].dtype)

@@ -1,27 +1,21 @@
 """Documents of a corpus (text files, folders, TFDS data sets, or the documentation inside CPython) and their sentences.
 
-Reading files or the default corpus needs neither a network nor TFDS. TensorFlow is never needed.
+Reading files or the default corpus needs neither a network nor TFDS (the extra `tfds`). TensorFlow is never needed.
 """
 
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import lazy_loader
-import nupunkt
-
 from tiejax.system.visible import cut
 from tiejax.text.errors import CorpusError
 from tiejax.text.files import TextFile, text_files
-from tiejax.text.sources import TFDS, Source
+from tiejax.text.sources import TFDS, Source, data_sets_for
 from tiejax.text.standard_library import StandardLibrary
 
 # Longer runs without a space are not words, and the time to find sentences grows with the square of their length.
 LONGEST_WORD = 10_000
 LONGER_WORD = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD + 1},}}")
-
-# TFDS is slow to import: it is imported at its first use.
-data_sets = lazy_loader.load("tiejax.text.data_sets", suppress_warning=True)
 
 
 def documents(corpus: Sequence[str], text_feature: str | None = None, tfds_dir: str | None = None) -> Iterator[str]:
@@ -52,7 +46,7 @@ def sources(
     opened: list[Source] = []
     for name in corpus:
         if name.startswith(TFDS):
-            opened.append(data_sets.open_data_set(name, text_feature, tfds_dir, say))
+            opened.append(data_sets_for(name).open_data_set(name, text_feature, tfds_dir, say))
         else:
             opened.extend(TextFile(path) for path in text_files(name))
     return opened
@@ -116,6 +110,8 @@ def sentences(document: str) -> list[str]:
 
     Words of more than 10,000 characters are cut into pieces of that length.
     """
+    import nupunkt  # here, since streams of text do not need it
+
     # Punkt alone would join a heading and the paragraph below it.
     tokenize = nupunkt.load("default").tokenize
     lines = document.replace("\r\n", "\n").replace("\r", "\n")

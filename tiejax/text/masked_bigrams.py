@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tiejax.text.array_records import Sequences
 from tiejax.text.ngram import masked_losses
 from tiejax.text.packing import Stream
+from tiejax.text.sequences import Sequences
 from tiejax.text.twins import Twins
 
 MOST_TOKENS = 2**26  # of the sentences that are counted: more would take minutes and several times their memory

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 from scipy import sparse
 
-from tiejax.text.array_records import Sequences
+from tiejax.text.sequences import Sequences
 
 AT_ONCE = 4096  # pairs of neighbours whose distributions are multiplied together
 

@@ -13,8 +13,8 @@ import tokenizers
 from tiejax.text import corpus as corpora
 from tiejax.text import stored
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import SPLITS, Sequences, dtype_for
 from tiejax.text.errors import CorpusError
+from tiejax.text.sequences import SPLITS, Sequences, dtype_for
 from tiejax.text.splits import Texts
 from tiejax.text.stored import Prepared, Recipe
 from tiejax.text.tokenizer import Vocabulary
@@ -43,7 +43,7 @@ class Sentences(Prepared):
 
     def split(self, name: str) -> Sequences:
         """Return the sentences of "train", "validation" or "test" in the order of the corpus, including [CLS] and [SEP]."""
-        return self.records(name)
+        return self.sequences(name)
 
 
 def prepare(

@@ -1,10 +1,14 @@
 """The interface of the sources of documents that make up a corpus."""
 
 import abc
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+from tiejax._lazy import needs
+from tiejax.text.errors import CorpusError
 
 TFDS = "tfds:"  # prefix of the names of TFDS data sets
 
@@ -43,6 +47,17 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def raw(self) -> Iterator[bytes]:
         """Yield bytes that determine the documents, for the fingerprint; cheaper than decoding the documents."""
+
+
+def data_sets_for(name: str) -> Any:
+    """Return the module `data_sets`, to open `tfds:NAME`: imported at its first use, since TFDS is optional and slow to import.
+
+    Raises CorpusError if the extra `tfds` is not installed.
+    """
+    try:
+        return importlib.import_module("tiejax.text.data_sets")
+    except ModuleNotFoundError as error:
+        raise CorpusError(f"corpus {name}: {needs(error)}") from None
 
 
 def file_size(path: Path) -> int:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiejax.text import corpus as corpora
-from tiejax.text.array_records import SPLITS, Progress, ignore
 from tiejax.text.errors import CorpusError
 from tiejax.text.files import is_text
+from tiejax.text.sequences import SPLITS, Progress, ignore
 from tiejax.text.sources import TFDS, Source
 
 # Ends of the three streams cut from one corpus, in tenths of its characters.

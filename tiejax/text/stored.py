@@ -15,12 +15,15 @@ import filelock
 import tokenizers
 
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import Progress, Sequences, dtype_for, ignore, read_split, write
 from tiejax.text.errors import CorpusError, first_line
+from tiejax.text.sequences import Progress, Sequences, ignore, read_split, write
 from tiejax.text.splits import Texts, open_texts
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
 INCOMPLETE = "incomplete-"
+# Increment whenever the files of a set change. It is part of the folder's name but not of the fingerprint: a run whose set was
+# stored in another way can be resumed, after its text has been prepared again.
+STORAGE = 2
 
 
 class Recipe(NamedTuple):
@@ -59,9 +62,9 @@ class Prepared:
     def tokenizer_file(self) -> Path:
         return self.folder / TOKENIZER
 
-    def records(self, name: str) -> Sequences:
+    def sequences(self, name: str) -> Sequences:
         """Return the sequences of "train", "validation" or "test" as they were written."""
-        return read_split(self.folder, name, dtype_for(tokenization.number_of_ids(self.tokenizer)))
+        return read_split(self.folder, name)
 
 
 P = TypeVar("P", bound=Prepared)
@@ -112,14 +115,14 @@ def prepare(
             model = given.to_str().encode()
         settings = {**how.settings, "tokenizer_sha256": hashlib.sha256(model).hexdigest()}
         fingerprint = digest(settings)
-        target = folder / f"{form.KIND}-{fingerprint[:16]}"
+        target = folder / f"{form.KIND}-{fingerprint[:16]}-{STORAGE}"
         if not target.exists():
             say(f"preparing the text in {target}")
             with atomic_folder(target) as incomplete:
                 (incomplete / TOKENIZER).write_bytes(model)
                 splits, counts = how.tokenise(tokenization.load(str(incomplete / TOKENIZER)))
                 texts.check(hashes)
-                write(incomplete, f"text_{form.KIND}", splits, progress)
+                write(incomplete, splits, progress)
                 _write_manifest(incomplete, fingerprint, {**settings, **counts})
         facts = {**names, "tokenizer": tokenizer or how.trained, **_verified_facts(target, fingerprint)}
         return form(target, fingerprint, tokenization.load(str(target / TOKENIZER)), facts)

@@ -15,14 +15,13 @@ from jaxtyping import Integer
 
 from tiejax.text import splits, stored
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import SPLITS, Sequences, dtype_for
 from tiejax.text.errors import CorpusError
+from tiejax.text.sequences import SPLITS, Sequences, dtype_for
 from tiejax.text.splits import Passage, Texts
 from tiejax.text.stored import Prepared, Recipe
 
 # Increment whenever a change makes the same text give different streams.
 FORMAT = 2
-RECORD = 4096  # tokens per record on disk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Streams(Prepared):
 
     def split(self, name: str) -> Integer[np.ndarray, " tokens"]:
         """Return the stream "train", "validation" or "test"."""
-        return self.records(name).ids
+        return self.sequences(name).ids
 
     def bytes_of(self, ids: Integer[np.ndarray, "..."]) -> int:
         """Return the number of bytes, in UTF-8, of the text of tokens; special tokens have none.
@@ -126,7 +125,7 @@ class _Stream:
 
 
 def _tokenised(texts: Texts, tokenizer: tokenizers.Tokenizer) -> tuple[dict[str, Sequences], dict[str, Any]]:
-    """Tokenise the texts; return the streams as records, and the counts."""
+    """Tokenise the texts; return each stream as one sequence, and the counts."""
     dtype, end = dtype_for(tokenization.number_of_ids(tokenizer)), tokenization.end_of_text(tokenizer)
     streams = {name: _Stream(array.array(dtype.char)) for name in SPLITS}
     documents = 0
@@ -143,11 +142,10 @@ def _tokenised(texts: Texts, tokenizer: tokenizers.Tokenizer) -> tuple[dict[str,
         )
     counts = {name: stream.counts for name, stream in streams.items()}
     facts = {"documents": documents, "characters": characters, "splits": counts}
-    ids = {name: np.frombuffer(stream.ids, dtype) for name, stream in streams.items()}
-    records = {
-        name: Sequences(every, np.r_[0 : len(every) : RECORD, len(every)].astype(np.int64)) for name, every in ids.items()
+    sequences = {
+        name: Sequences(np.frombuffer(stream.ids, dtype), np.array([0, len(stream.ids)])) for name, stream in streams.items()
     }
-    return records, {**facts, "vocabulary": tokenization.number_of_ids(tokenizer)}
+    return sequences, {**facts, "vocabulary": tokenization.number_of_ids(tokenizer)}
 
 
 def _parts(texts: Texts, tokenizer: tokenizers.Tokenizer) -> Iterator[tuple[Passage, bool, str]]:

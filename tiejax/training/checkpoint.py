@@ -207,7 +207,7 @@ class Checkpoints:
                 f"checkpoint {at} belongs to another run (other settings or another text); restore this run's checkpoints, or "
                 f"remove {self.directory} to start at step 0"
             )
-        if content["ties"] != json.loads(tying.ties_to_json(self.ties)):
+        if tying.ties_from_json(json.dumps(content["ties"])) != tying.ties_from_json(tying.ties_to_json(self.ties)):
             raise CheckpointMismatch(f"checkpoint {at} has other ties than this run: {str(content['ties'])[:80]}")
         leaves, treedef = jax.tree.flatten(like)
         state = arrays.pop("state")

@@ -7,7 +7,7 @@ import numpy as np
 import tokenizers
 from jaxtyping import Int, Int64
 
-from tiejax.text.array_records import Sequences
+from tiejax.text.sequences import Sequences
 from tiejax.text.tokenizer import Vocabulary, encoded
 from tiejax.transfer.read import Labelled
 from tiejax.transfer.tasks import Kind

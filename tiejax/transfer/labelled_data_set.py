@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import tensorflow_datasets as tfds
-
 from tiejax.system.visible import cut
-from tiejax.text.data_sets import open_builder
 from tiejax.text.errors import CorpusError
+from tiejax.text.sources import data_sets_for
 from tiejax.transfer.read import Labelled, TaskError
 
 
@@ -23,14 +21,15 @@ def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[
             )
 
     try:
-        builder = open_builder(name, tfds_dir, lambda line: None, check)
+        builder = data_sets_for(name).open_builder(name, tfds_dir, lambda line: None, check)
         check(builder)
     except CorpusError as error:
         raise TaskError(str(error).removeprefix("corpus ")) from None
     classes = builder.info.features[label]
+    has_names = hasattr(classes, "int2str")  # a ClassLabel of TFDS
 
     def named(value: Any) -> str:
-        if isinstance(classes, tfds.features.ClassLabel):
+        if has_names:
             return str(classes.int2str(int(value))) if int(value) >= 0 else ""
         return _as_text(value)
 
@@ -40,7 +39,7 @@ def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[
         ]
         for split in builder.info.splits
     }
-    if isinstance(classes, tfds.features.ClassLabel):
+    if has_names:
         # Drop splits published without labels, which have the label -1 in every row.
         found = {split: rows for split, rows in found.items() if all(row.labels[0] for row in rows)}
     return found

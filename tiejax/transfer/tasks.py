@@ -8,17 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import lazy_loader
-
 from tiejax.system.visible import cut
 from tiejax.text.corpus import sentences
+from tiejax.text.sources import TFDS
 from tiejax.text.standard_library import StandardLibrary
+from tiejax.transfer import labelled_data_set
 from tiejax.transfer.read import Labelled, TaskError, is_tagged, read_labelled
 
-# TFDS is slow to import: it is imported at its first use.
-labelled_data_set = lazy_loader.load("tiejax.transfer.labelled_data_set", suppress_warning=True)
-
-TFDS = "tfds:"
 SPLITS = ("train", "development", "test")
 # Ends of the three splits, in tenths of the sentences, when sentences are split by a hash of their text.
 ENDS = (6, 8, 10)

@@ -25,7 +25,6 @@ from .owner import expansion_slots as expansion_slots
 from .owner import first_uses as first_uses
 from .owner import independent as independent
 from .owner import move as move
-from .owner import places as places
 from .owner import sends_gradient as sends_gradient
 from .owner import slots as slots
 from .owner import stack_size as stack_size

@@ -8,7 +8,6 @@ there is a slot for every layer and the vector of slots is the owner vector, so 
 compact storage there are slots for the distinct layers only. The rules by which ties change are in `layer_ties`.
 """
 
-import warnings
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -110,12 +109,6 @@ def slots(owner: Owner, storage: Storage) -> Slots:
     if storage == "full":
         return owner.astype(np.int32)
     return np.unique(owner, return_inverse=True)[1].astype(np.int32)
-
-
-def places(owner: Owner, storage: Storage) -> Slots:
-    """Deprecated name of `slots`."""
-    warnings.warn("tiejax.tying.places is deprecated; use tiejax.tying.slots", DeprecationWarning, stacklevel=2)
-    return slots(owner, storage)
 
 
 def stack_size(owner: Owner, storage: Storage) -> int:

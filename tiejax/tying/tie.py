@@ -1,12 +1,14 @@
 """A tie as data: the paths of two leaves, the transform between them, and the share of each use's gradient."""
 
 import dataclasses
+import warnings
 from typing import Any, Literal
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from tiejax._lazy import GONE_IN
 from tiejax.tying import transforms
 from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_label, is_partition
@@ -14,6 +16,7 @@ from tiejax.tying.transforms import AnyTransform, described, keeps_places, parts
 
 PyTree = Any
 Weight = float | jax.Array | np.ndarray
+FORMER_SOURCE = "owner"  # the former value "source" of `gradient`; "owner" now means owners of layers only
 
 
 @jax.custom_jvp
@@ -66,9 +69,9 @@ class Tie:
         transform: How the target transforms the source's array: `"identity"`; `"transpose"` of the last two axes; `Cast`,
             `Scale`, `Reshape` or `Slice`; a pair of functions `(forward, inverse)`, see `Functions`; or a list of transforms,
             applied in order.
-        gradient: Which uses train the array: `"all"`, the sum over both; `"owner"`, the source's use alone; or two weights
+        gradient: Which uses train the array: `"all"`, the sum over both; `"source"`, the source's use alone; or two weights
             `(a, b)`, numbers or arrays that broadcast to the source's shape: the array receives a times the gradient of the
-            source's use plus b times the (transformed back) gradient of the target's use. `"all"` is (1, 1) and `"owner"` is
+            source's use plus b times the (transformed back) gradient of the target's use. `"all"` is (1, 1) and `"source"` is
             (1, 0). A list may stand for the pair, or for an array. Weights of a tie that is created inside a traced function
             may be traced; changing them causes no recompilation. Array weights are compared by value, traced ones by identity.
 
@@ -85,7 +88,7 @@ class Tie:
     source: str
     target: str
     transform: AnyTransform = "identity"
-    gradient: Literal["all", "owner"] | tuple[Weight, Weight] | list[Any] = "all"
+    gradient: Literal["all", "source"] | tuple[Weight, Weight] | list[Any] = "all"
 
     def __post_init__(self) -> None:
         for name in ("source", "target"):
@@ -99,10 +102,14 @@ class Tie:
             raise TieError(f"{self}: {error}") from None
         if isinstance(self.gradient, tuple | list | np.ndarray):
             object.__setattr__(self, "gradient", tuple(map(_weight, self.gradient)))
+        elif isinstance(self.gradient, str) and self.gradient == FORMER_SOURCE:
+            message = f"gradient={FORMER_SOURCE!r} of a Tie is now 'source'; the former value goes in {GONE_IN}"
+            warnings.warn(message, DeprecationWarning, stacklevel=3)
+            object.__setattr__(self, "gradient", "source")
         weights = self.gradient if isinstance(self.gradient, tuple) else ()
         are_weights = len(weights) == 2 and all(isinstance(one, int | float) or hasattr(one, "dtype") for one in weights)
-        if not are_weights and (weights or self.gradient not in ("all", "owner")):
-            raise TieError(f"{self}: gradient must be 'all', 'owner' or two weights (a, b), got {self.gradient!r}")
+        if not are_weights and (weights or self.gradient not in ("all", "source")):
+            raise TieError(f"{self}: gradient must be 'all', 'source' or two weights (a, b), got {self.gradient!r}")
         if self.source.count("*") > self.target.count("*"):
             raise TieError(
                 f"{self}: source and target must contain the same number of '*', "

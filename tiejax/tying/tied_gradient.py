@@ -47,7 +47,7 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
     """Turn the gradients of an untied loss into those of the tied loss, for every tie that is on.
 
     With the gradients g of source a and target b, and the tie's transform T, both leaves receive the sum over both uses,
-    total = g_a + T^-1(g_b): the source receives total, the target T(total). A tie with `gradient="owner"` leaves g_b out.
+    total = g_a + T^-1(g_b): the source receives total, the target T(total). A tie with `gradient="source"` leaves g_b out.
 
     For a transform that is not a permutation, the adjoint of T takes the place of T^-1, and the target receives the total with
     its entries rearranged as by T but not scaled; scaled leaves stay tied by `copy_to_targets` after the update.

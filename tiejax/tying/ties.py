@@ -190,7 +190,7 @@ def _chain(first: Tie, second: Tie, name: str) -> Tie:
             f"{name}: no transform equals {described(first.transform)} followed by {described(second.transform)}; "
             f"let both ties read {first.source}"
         )
-    gradient: Literal["all", "owner"] = "all" if first.gradient == second.gradient == "all" else "owner"
+    gradient: Literal["all", "source"] = "all" if first.gradient == second.gradient == "all" else "source"
     return dataclasses.replace(second, source=first.source, transform=transform, gradient=gradient)
 
 

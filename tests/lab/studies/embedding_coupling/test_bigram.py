@@ -11,8 +11,8 @@ from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble, valid
 from tiejax.lab.studies.embedding_coupling.preparation import prepare
 from tiejax.lab.studies.embedding_coupling.settings import STUDY
 from tiejax.text import masked_bigrams
-from tiejax.text.array_records import Sequences
 from tiejax.text.ngram import masked_losses
+from tiejax.text.sequences import Sequences
 
 
 @pytest.fixture(scope="module")

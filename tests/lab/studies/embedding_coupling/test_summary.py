@@ -11,7 +11,7 @@ from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.summary import collect, collect_all
 from tiejax.lab.studies.embedding_coupling.text import Text
 from tiejax.pretraining.step_plan import StepPlan
-from tiejax.text.array_records import Sequences
+from tiejax.text.sequences import Sequences
 from tiejax.text.tokenizer import Vocabulary
 from tiejax.text.twins import Twins
 

@@ -11,9 +11,9 @@ from tiejax.lab.runs import resume
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.text_mlm import bigram, text
 from tiejax.lab.studies.text_mlm.settings import STUDY
-from tiejax.text.array_records import Sequences
 from tiejax.text.ngram import masked_losses
 from tiejax.text.packing import TextFeed
+from tiejax.text.sequences import Sequences
 
 
 @pytest.fixture

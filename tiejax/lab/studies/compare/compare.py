@@ -1,4 +1,4 @@
-"""The comparison of finished runs: settings that differ, and the result of every run for every claim."""
+"""Finished runs side by side: settings that differ, and the result of every run for every claim."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

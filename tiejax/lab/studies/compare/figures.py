@@ -1,4 +1,4 @@
-"""The figure of a comparison: the effect sizes of all runs, claim by claim."""
+"""The figure of runs side by side: the effect sizes of all runs, claim by claim."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The page of a comparison, made from its results.json."""
+"""The page of runs side by side, made from its results.json."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Settings of a comparison of runs."""
+"""Settings of the command that sets finished runs side by side."""
 
 import collections
 import dataclasses
@@ -19,7 +19,7 @@ class Settings:
 
     Args:
         runs: directories of finished runs of one study
-        out: directory of the comparison (default: runs/compare/NAMES, from the names of the runs)
+        out: directory of the report (default: runs/compare/NAMES, from the names of the runs)
     """
 
     runs: list[str] = dataclasses.field(default_factory=list)
@@ -61,7 +61,7 @@ STUDY = Study(
         "statement that the study tests), and a figure of the effect sizes. Writes a report.",
         example="Example: PROGRAM runs/exor/dh runs/exor/no-dh.",
         switches={
-            "overwrite": "delete the comparison in the directory and write a new one",
+            "overwrite": "delete the report in the directory and write a new one",
             "quiet": "print only warnings and the path of the report",
             "json": "print one JSON object instead of lines of text: finding, runs, settings that differ, claims with the "
             "verdict of each run, path of the report",

@@ -1,4 +1,4 @@
-"""The comparison of finished runs of one study: settings that differ, claims, a figure."""
+"""Finished runs of one study side by side: settings that differ, claims, a figure."""
 
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import write_outputs
@@ -15,7 +15,7 @@ def run(launched: Launched, console: Console) -> int:
     settings = launched.settings
     results = plain(compare(read(settings.folders, labels(settings.folders))))
 
-    # Reserved last, so that a comparison that fails leaves no directory.
+    # Reserved last, so that a command that fails leaves no directory.
     directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": []}, launched.command)
     report = write_outputs(directory, settings, results, figures.plot_all(results), page.page)

@@ -19,10 +19,10 @@ from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.pretraining.step_plan import StepPlan, plan_rows
 from tiejax.text import sentences
 from tiejax.text import tokenizer as tokenization
-from tiejax.text.array_records import Sequences
 from tiejax.text.buckets import entropy
 from tiejax.text.errors import CorpusError
 from tiejax.text.languages import Languages
+from tiejax.text.sequences import Sequences
 from tiejax.text.stored import digest
 from tiejax.text.tokenizer import Vocabulary
 from tiejax.text.twins import Twins, cipher

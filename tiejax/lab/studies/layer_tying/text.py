@@ -16,7 +16,7 @@ from tiejax.lab.studies.layer_tying import sizes
 from tiejax.lab.studies.layer_tying.job import Data
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.text import blocks, streams
-from tiejax.text.array_records import SPLITS
+from tiejax.text.sequences import SPLITS
 from tiejax.text.streams import Streams
 
 PUBLISHED_HELD_OUT_BATCH = 10  # blocks of a held-out batch in the published code, regardless of the training batch size

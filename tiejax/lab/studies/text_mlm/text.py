@@ -15,7 +15,7 @@ from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 from tiejax.text import buckets, sentences
 from tiejax.text import twins as planting
-from tiejax.text.array_records import Sequences
+from tiejax.text.sequences import Sequences
 from tiejax.text.tokenizer import Vocabulary
 
 UNRELATED_PAIRS = 100  # as published
