@@ -1,10 +1,11 @@
-"""Pages as readers see them: on a host of repositories, which follows CommonMark, and in the site, as built HTML.
+"""Pages as readers see them: on a host of repositories, which follows CommonMark, and in the site, as built HTML and styles.
 
 A line that begins with an HTML comment ends the paragraph or the list that it stands in; the rest is then cut off, and bullets
 show as a literal `*`.
 """
 
 import html.parser
+import importlib.util
 import os
 import re
 import subprocess
@@ -134,18 +135,57 @@ def test_broken_html_is_found(body, expected):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder of the built site."""
-    pytest.importorskip("mkdocs")
+    """The folder of the built site. Building is strict: broken links and anchors are errors."""
+    pytest.importorskip("material")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
-    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
     return folder
+
+
+def pages(site):
+    return {page.relative_to(site).as_posix(): page.read_text() for page in sorted(site.rglob("*.html"))}
 
 
 @pytest.mark.slow
 def test_no_page_of_the_site_is_broken(site):
     """Literal bullets, rows of tables, cut sentences; and no mark is left."""
-    pages = {page.relative_to(site).as_posix(): page.read_text() for page in sorted(site.rglob("*.html"))}
-    assert {"index.html", "results/exor.html"} <= set(pages)
-    assert {name: found for name, text in pages.items() if (found := broken(text))} == {}
-    assert [name for name, text in pages.items() if INLINE.search(text)] == []
+    found = pages(site)
+    assert {"index.html", "results/exor.html"} <= set(found)
+    assert {name: parts for name, text in found.items() if (parts := broken(text))} == {}
+    assert [name for name, text in found.items() if INLINE.search(text)] == []
+
+
+@pytest.mark.slow
+def test_every_page_has_the_styles(site):
+    assert "@media print" in (site / "extra.css").read_text()
+    assert [
+        name for name, page in pages(site).items() if not re.search(r'<link rel="stylesheet" href="[./]*extra.css">', page)
+    ] == []
+
+
+@pytest.mark.slow
+def test_every_table_is_in_the_scrolling_box_of_the_theme(site):
+    """The theme gives one to tables without a class, and its scripts and extra.css find them by that."""
+    tables = {name: re.findall(r"<table[^>]*>", page) for name, page in pages(site).items()}
+    assert sum(map(len, tables.values())) > 50
+    assert {name: found for name, found in tables.items() if set(found) - {"<table>"}} == {}
+    (style,) = (site / "assets" / "stylesheets").glob("main.*.css")
+    (box,) = re.findall(r"}\.md-typeset table:not\(\[class\]\)\{([^}]*overflow[^}]*)}", style.read_text())
+    assert {"display:inline-block", "max-width:100%", "overflow:auto"} <= set(box.split(";"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["https://code.example.com/tiejax", "https://example.org/tiejax", None])
+def test_the_header_links_the_repository_unless_its_address_is_a_placeholder(address, tmp_path, monkeypatch):
+    config = pytest.importorskip("mkdocs.config.base").load_config(str(ROOT / "mkdocs.yml"))
+    (tmp_path / "pyproject.toml").write_text("[project]\n" + (f'urls = {{Repository = "{address}"}}\n' if address else ""))
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    linked = hooks.on_config(config).repo_url
+    assert linked == (address if address == "https://code.example.com/tiejax" else None)
