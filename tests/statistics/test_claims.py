@@ -225,6 +225,8 @@ def test_skewed_differences_and_those_of_one_arm_need_both_tests():
     rows = assess([claim(skewed), claim(UP), claim(UP, one_arm=True)])
     assert [row["skewness"] is not None for row in rows] == [True, False, False]
     assert rows[0]["skewness"] == pytest.approx(stats.skew(skewed))
+    (exploratory,) = assess([claim(skewed, family="exploratory")])
+    assert [exploratory[name] for name in ("skewness", "interval")] == [rows[0][name] for name in ("skewness", "interval")]
     for row, d, both in zip(rows, (skewed, UP, UP), (True, False, True), strict=True):
         (flips,), (t,) = subset_means([d]), statistics([d])
         p_values = [SignFlips(d, flips).two_sided(), BootstrapT(d, t).two_sided()]

@@ -358,19 +358,22 @@ class _Test:
 
     def estimates(self) -> dict[str, Any]:
         """Return the fields of the row that need no family."""
-        return {"estimate": float(self.claim.differences.mean()), "interval": _finite(self.interval(SIGNIFICANCE))}
+        skewness = 0.0 if self.means is None or self.is_difference_of_proportions else self.means.skewness
+        return {
+            "estimate": float(self.claim.differences.mean()),
+            "interval": _finite(self.interval(SIGNIFICANCE)),
+            "skewness": skewness if abs(skewness) > SKEWED else None,
+        }
 
     def row(self, decision: _Decision) -> dict[str, Any]:
         """Return the fields of a registered claim."""
         few = self.held_back
-        skewness = 0.0 if self.means is None or self.is_difference_of_proportions else self.means.skewness
         return {
             **self.estimates(),
             "interval_adjusted": None if few else _finite(self.adjusted_interval(decision.of_interval)),
             "adjusted_level": 1 - decision.of_interval,
             "p": self.p,
             "p_adjusted": decision.p_adjusted,
-            "skewness": skewness if abs(skewness) > SKEWED else None,
             "verdict": decision.verdict,
             **({} if few else self._power(decision.alpha)),
             "note": FEW_SEEDS if few else self._floor(decision.alpha),
