@@ -14,7 +14,7 @@ from tiejax.lab.reporting.words import counted
 
 BAR = re.compile(r"(?<!\\)\|")
 COUNTS = re.compile(r"(<!-- counts -->\n).*?(<!-- end of counts -->)", re.DOTALL)
-VERDICTS = ("same", "different", "undecided", "not run")
+VERDICTS = ("same", "different", "undecided", "not tested", "not run")
 NEAR = "within 2 %"
 OF_PARAMETERS = ("same", NEAR, "different")
 SMALLER, PARTLY = "at a smaller setting", "in part"
@@ -82,8 +82,8 @@ def _counts(found: list[Row]) -> str:
     of_findings, of_parameters = (Counter(row.verdict for row in kind) for kind in (findings, parameters))
     sentence = (
         f"Of {counted(len(findings), 'finding')}, {of_findings['same']} are the same{limited}, "
-        f"{of_findings['different']} different, {of_findings['undecided']} undecided, and "
-        f"{of_findings['not run']} not run. Of {counted(len(parameters), 'parameter count')}, which need no training, "
+        f"{of_findings['different']} different, {of_findings['undecided']} undecided, {of_findings['not tested']} not tested, "
+        f"and {of_findings['not run']} not run. Of {counted(len(parameters), 'parameter count')}, which need no training, "
         f"{of_parameters['same']} are the same, {of_parameters[NEAR]} {NEAR}, and {of_parameters['different']} different."
     )
     return f"{textwrap.fill(sentence, 120)}\n\n{markdown(columns, [*lines, _line('all', found)])}\n"
