@@ -21,9 +21,18 @@ SCRIPT, TEXT_SCRIPT = EXPERIMENTS / "exor.py", EXPERIMENTS / "text_mlm.py"
 
 
 class Ended(NamedTuple):
+    """How a command ended. err: standard error without the warnings of the command, one line each."""
+
     status: int | str | None
     out: str
     err: str
+    warnings: tuple[str, ...] = ()
+
+
+def ended_with(status: int | str | None, out: str, err: str) -> Ended:
+    lines = err.splitlines(keepends=True)
+    warnings = tuple(line.rstrip("\n") for line in lines if line.startswith("warning: "))
+    return Ended(status, out, "".join(line for line in lines if not line.startswith("warning: ")), warnings)
 
 
 def tree(root: Path) -> dict[str, tuple[int, bytes | None]]:
@@ -44,7 +53,7 @@ def command_here(
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         open_study(study)
-    return Ended(ended.value.code, *capsys.readouterr())
+    return ended_with(ended.value.code, *capsys.readouterr())
 
 
 def assert_refused(ended: Ended, *words: str, script: Path = SCRIPT) -> None:
@@ -91,7 +100,7 @@ def processes_of_one_run(number: int) -> list[dict[str, str]]:
 def end(process: subprocess.Popen[str], timeout: float = 300) -> Ended:
     """Wait for a process to end."""
     out, err = process.communicate(timeout=timeout)
-    return Ended(process.returncode, out, err)
+    return ended_with(process.returncode, out, err)
 
 
 def wait_until(true: Callable[[], object], process: subprocess.Popen[str], timeout: float = 300) -> bool:

@@ -1,12 +1,15 @@
 """The command `tiejax NAME`."""
 
+import contextlib
+import os
 import subprocess
 import sys
 
 import pytest
 from processes import EXPERIMENTS
 
-from tiejax.lab.command import COMMANDS, overview
+from tiejax.lab.command import COMMANDS, overview, start
+from tiejax.lab.settings.command_line import BadInput
 
 
 def tiejax(*argv, module="tiejax"):
@@ -22,13 +25,44 @@ def test_every_script_is_a_command():
     assert scripts == set(COMMANDS) - {"check", "tie", "untie", "factorise", "share", "compare", "runs", "join"}
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]], ids=str)
-def test_help_has_a_line_for_each_command(argv):
-    status, out, err = tiejax(*argv)
-    assert (status, err) == (0, "")
-    assert out == overview() + "\n"
+def here(argv, monkeypatch, capsys):
+    """Run `tiejax` in this process; return what it printed."""
+    monkeypatch.setattr(sys, "argv", ["tiejax"])
+    with contextlib.suppress(SystemExit):
+        assert start(argv) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"], ["--help-all"]], ids=str)
+def test_help_lists_each_command(argv, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert here(argv, monkeypatch, capsys) == overview(80) + "\n"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_help_fits_the_terminal_without_cutting_words(columns):
+    out = overview(columns)
+    assert max(map(len, out.splitlines())) <= columns
+    words = " ".join(out.split())
     for name, command in COMMANDS.items():
-        assert any(line.split(maxsplit=1) == [name, command.help] for line in out.splitlines())
+        assert f" {name} {command.help} " in words
+
+
+def test_help_in_a_process():
+    status, out, err = tiejax("help")
+    assert (status, err) == (0, "")
+    assert out == overview(int(os.environ.get("COLUMNS", 80))) + "\n"
+
+
+@pytest.mark.parametrize("more", [[], ["--help-all"]], ids=str)
+def test_help_of_a_command(more, monkeypatch, capsys):
+    """`tiejax help NAME` prints what `tiejax NAME --help` prints, and likewise for all options."""
+    assert here(["help", "text_mlm", *more], monkeypatch, capsys) == here(["text-mlm", *(more or ["-h"])], monkeypatch, capsys)
+
+
+def test_help_of_an_unknown_command():
+    with pytest.raises(BadInput, match=r"^unknown command 'exro'; did you mean 'exor'\?$"):
+        start(["help", "exro"])
 
 
 def test_unknown_command():
@@ -76,7 +110,6 @@ def test_a_command_can_be_spelled_like_its_script():
     assert out.startswith("usage: tiejax text-mlm ")
 
 
-def test_version():
-    status, out, _ = tiejax("--version")
-    assert status == 0
-    assert out.startswith("tiejax 0.")
+@pytest.mark.parametrize("argv", [["--version"], ["-V"]], ids=str)
+def test_version(argv, monkeypatch, capsys):
+    assert here(argv, monkeypatch, capsys).startswith("tiejax 0.")

@@ -139,7 +139,8 @@ def test_job_of_slurm_is_a_script_whose_options_exist():
     text = script.read_text()
     command = re.search(r"srun \S+ (experiments/\S+) (.*)$", text, re.MULTILINE)
     assert command is not None
-    shown = subprocess.run([sys.executable, ROOT / command[1], "--help"], capture_output=True, text=True, timeout=120).stdout
+    asked = [sys.executable, ROOT / command[1], "--help-all"]
+    shown = subprocess.run(asked, capture_output=True, text=True, timeout=120).stdout
     for option in re.findall(r"--\w+", command[2] + " --resume"):
         assert re.search(rf"{option}\b", shown), option
     named = re.search(r"STOPPED=(\d+)", text)

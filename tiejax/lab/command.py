@@ -3,14 +3,16 @@
 import functools
 import importlib
 import importlib.metadata
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from tiejax.lab.commands.studies import STUDIES, load
 from tiejax.lab.runs import entry
 from tiejax.lab.settings import completion
-from tiejax.lab.settings.command_line import STATUS, BadInput, CommandLine, nearest, run_main
+from tiejax.lab.settings.command_line import HELP_ALL, STATUS, BadInput, CommandLine, nearest, run_main
 from tiejax.lab.settings.study import Study
 from tiejax.system.visible import cut
 
@@ -57,11 +59,13 @@ def main() -> NoReturn:
 
 def start(argv: Sequence[str]) -> int:
     """Run the command that the first argument names; return the exit status. Raises BadInput for an unknown command."""
-    name, rest = (argv[0].replace("_", "-"), argv[1:]) if argv else ("--help", [])
-    if name in ("-h", "--help"):
-        print(overview())
+    name, rest = (argv[0].replace("_", "-"), argv[1:]) if argv else ("help", [])
+    if name == "help" and rest:  # of a command
+        return start([*rest, "--help"])
+    if name in ("help", "-h", "--help", "--help-all"):
+        print(overview(shutil.get_terminal_size().columns))
         return 0
-    if name == "--version":
+    if name in ("-V", "--version"):
         print(f"tiejax {importlib.metadata.version('tiejax')}")
         return 0
     if name == "--print-completion":
@@ -75,24 +79,31 @@ def start(argv: Sequence[str]) -> int:
     return entry.main(command, rest) if isinstance(command, Study) else command.main(rest)
 
 
-def overview() -> str:
-    """Return the help of `tiejax`, with one line for each command."""
+def overview(columns: int) -> str:
+    """Return the help of `tiejax`, with a paragraph for each command."""
+    fill = functools.partial(textwrap.fill, width=columns, break_long_words=False, break_on_hyphens=False)
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()]
-    head = ["usage: tiejax COMMAND ...", "", "A library and laboratory for weight tying in JAX.", ""]
-    tail = [
-        "",
-        "`tiejax COMMAND --help` explains the settings of a command; `tiejax --version` prints the version.",
-        '`eval "$(tiejax --print-completion bash)"` in ~/.bashrc (or zsh, in ~/.zshrc) completes commands and flags.',
+    commands = [
+        fill(command.help, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4))
+        for name, command in COMMANDS.items()
+    ]
+    about = [
+        "`tiejax help COMMAND` or `tiejax COMMAND --help` explains the most used settings of a command, "
+        f"`tiejax COMMAND --{HELP_ALL}` all of them; `tiejax --version` (or -V) prints the version.",
+        "`tiejax --print-completion SHELL` prints a script for bash, zsh or fish that completes commands and flags: "
+        '`eval "$(tiejax --print-completion bash)"` in ~/.bashrc, the same with zsh in ~/.zshrc, or '
+        "`tiejax --print-completion fish | source` in ~/.config/fish/config.fish.",
         STATUS,
     ]
-    return "\n".join([*head, *lines, *tail])
+    head = ["usage: tiejax COMMAND ...", "A library and laboratory for weight tying in JAX."]
+    return "\n\n".join([*head, "\n".join(commands), *map(fill, about)])
 
 
 def completion_script(argv: Sequence[str]) -> str:
     """Return the script with which a shell completes commands and their flags. Raises BadInput for an unknown shell."""
     if len(argv) != 1 or argv[0] not in completion.SHELLS:
-        raise BadInput(f"--print-completion: expected {' or '.join(completion.SHELLS)}, got '{cut(' '.join(argv))}'")
+        *others, last = completion.SHELLS
+        raise BadInput(f"--print-completion: expected {', '.join(others)} or {last}, got '{cut(' '.join(argv))}'")
     return completion.script(argv[0], {name: _words(name) for name in COMMANDS})
 
 

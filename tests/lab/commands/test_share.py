@@ -57,7 +57,7 @@ def settings(run):
 def share(run, capsys, *flags):
     """Run the command; return the losses before and after, and the output."""
     assert command.main([str(run), *map(str, flags)]) == 0
-    printed = capsys.readouterr().out
+    printed = "".join(capsys.readouterr())
     before, after = re.search(r"test loss: (\S+) nats per token before, (\S+) after", printed).groups()
     return float(before), float(after), printed
 

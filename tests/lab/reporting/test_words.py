@@ -26,6 +26,20 @@ def test_counts_have_a_plural():
     assert [words.counted(number, "seed") for number in (0, 1, 1234)] == ["0 seeds", "1 seed", "1,234 seeds"]
 
 
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [
+        ([3], "seed 3"),
+        ([3, 4], "seeds 3, 4"),
+        ([0, 1, 2], "seeds 0 to 2"),
+        ([7, 3, 11], "seeds 7, 3, 11"),
+        ([2, 1, 0], "seeds 2, 1, 0"),
+    ],
+)
+def test_lists_of_seeds(seeds, text):
+    assert words.seeds_words(seeds) == text
+
+
 def test_shares_are_percentages():
     assert words.share(0.8437) == "84 %"
     assert words.share(0.8437, 2) == "84.37 %"

@@ -1,29 +1,21 @@
 """Console output: a bar on a terminal, plain lines in a pipe, only results and warnings if quiet."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
 import sys
-import termios
-from pathlib import Path
 
 import pytest
 from claim_rows import CLAIM, EXPLORATORY
+from terminals import pty_output, rows
 
 from tiejax.lab.runs.console import Console
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_plain_lines_in_a_pipe(capsys):
     shown = Console()
     with shown:
-        shown.progress(50, 100, 50, 2.0, models=16)
-        shown.progress(100, 100, 100, 4.0, models=16)
-        shown.progress(100, 100, 100, 4.2, models=16)
+        shown.progress(50, 100, 25.0, models=16)
+        shown.progress(100, 100, 25.0, models=16)
+        shown.progress(100, 100, 24.0, models=16)
     shown.claims([CLAIM])
     out = capsys.readouterr().out
     assert "step 50 of 100  25 steps/s  400 model-steps/s  2 s left" in out
@@ -47,11 +39,12 @@ def test_quiet_prints_only_results_and_warnings(capsys):
     shown = Console(quiet=True)
     with shown:
         shown.say("hello")
-        shown.progress(100, 100, 100, 4.0, models=16)
-    shown.claims([CLAIM])
+        shown.progress(100, 100, 25.0, models=16)
+    with shown.stage("analysis"):
+        shown.claims([CLAIM])
     shown.warn("seed 3")
     shown.result("report: x")
-    assert capsys.readouterr().out == "warning: seed 3\nreport: x\n"
+    assert capsys.readouterr() == ("report: x\n", "warning: seed 3\n")
 
 
 def test_a_terminal_gets_a_bar():
@@ -60,7 +53,7 @@ def test_a_terminal_gets_a_bar():
         "from tiejax.lab.runs.console import Console\n"
         "c = Console()\n"
         "with c:\n"
-        "    for step in (0, 50, 100): c.progress(step, 100, step, step / 25 + .01, models=16)\n"
+        "    for step in (0, 50, 100): c.progress(step, 100, 25., models=16)\n"
     )
     output = pty_output([sys.executable, "-c", code])
     assert "100/100" in output
@@ -79,11 +72,13 @@ def test_names_cannot_control_the_terminal(capsys):
     shown.warn(HOSTILE)
     shown.result(f"report: {HOSTILE}\nforged line")
     shown.claims([CLAIM | {"id": HOSTILE}])
-    shown.part(HOSTILE, 0.5, 1.0, 0.5)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [SEEN, f"warning: {SEEN}", f"report: {SEEN}\\nforged line"]
-    assert sum(SEEN in line for line in lines) == 5
+    shown.part(HOSTILE, 0.5, 1.0)
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[:2] == [SEEN, f"report: {SEEN}\\nforged line"]
+    assert sum(SEEN in line for line in lines) == 4
     assert all(line.isprintable() for line in lines)
+    assert err == f"warning: {SEEN}\n"
 
 
 def test_names_cannot_control_the_terminal_from_a_bar():
@@ -91,19 +86,13 @@ def test_names_cannot_control_the_terminal_from_a_bar():
         "from tiejax.lab.runs.console import Console\n"
         f"name = {HOSTILE!r}\n"
         "c = Console()\n"
-        "with c: c.part(name, .5, 1., .5)\n"
+        "with c: c.part(name, .5, 1.)\n"
         "with c.preparing() as tell: tell(name, 1, 2)\n"
     )
     output = pty_output([sys.executable, "-c", code])
     assert SEEN in output
     assert "]0;gone\x07" not in output
     assert "\u202e" not in output
-
-
-def seconds_left(shown, capsys):
-    """The time left in the line that was printed, or None."""
-    found = re.search(r"(?:(\d+) min )?(\d+) s left", capsys.readouterr().out)
-    return found and 60 * int(found[1] or 0) + int(found[2])
 
 
 class Clock:
@@ -118,29 +107,63 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("step", "steps", "seconds", "left"),
+    ("step", "rate", "line"),
     [
-        (10, 1000, 1.0, None),  # 1 %, 1 s
-        (19, 1000, 4.9, None),
-        (20, 1000, 1.0, 49),  # 2 %: 980 steps at 20 a second
-        (5, 1000, 5.0, 995),  # 5 s: 995 steps at 1 a second
-        (999, 1000, 9.99, 0),
+        (10, None, "step 10 of 1,000"),  # no rate, no time
+        (10, 20.0, "step 10 of 1,000  20 steps/s  50 s left"),
+        (999, 20.0, "step 999 of 1,000  20 steps/s  1 s left"),  # never 0 s
+        (1000, 20.0, "step 1,000 of 1,000  20 steps/s"),
     ],
 )
-def test_the_time_left_is_shown_after_2_percent_or_5_seconds(capsys, step, steps, seconds, left):
-    shown = Console(clock=Clock())
-    shown.progress(step, steps, step, seconds, models=1)
-    assert seconds_left(shown, capsys) == left
-    shown.part("stage", step / steps, seconds, step / steps)
-    assert seconds_left(shown, capsys) == left
+def test_the_time_left_follows_from_the_rate(capsys, step, rate, line):
+    Console(clock=Clock()).progress(step, 1000, rate, models=1)
+    assert capsys.readouterr().out == f"{line}\n"
 
 
-def test_a_resumed_run_waits_for_steps_of_its_own(capsys):
-    """60 % was done before: 1 % in 1 s says nothing yet, 2 % in 2 s does."""
+def test_the_time_left_covers_more_than_steps(capsys):
+    Console(clock=Clock()).progress(10, 1000, 20.0, models=1, besides=60.0)
+    assert capsys.readouterr().out == "step 10 of 1,000  20 steps/s  1 min 50 s left\n"
+
+
+def test_the_time_left_of_a_part(capsys):
     shown = Console(clock=Clock())
-    for here, left in ((10, None), (20, 38)):
-        shown.progress(600 + here, 1000, here, here / 10, models=1)
-        assert seconds_left(shown, capsys) == left
+    shown.part("tied, seeds 0 to 7", 0.25)
+    shown.part("tied, seeds 0 to 7", 0.5, 90.0)
+    assert capsys.readouterr().out.splitlines() == [
+        "tied, seeds 0 to 7; 25.0% of the run",
+        "tied, seeds 0 to 7; 50.0% of the run, 1 min 30 s left",
+    ]
+
+
+def test_a_stage_is_named_with_its_seconds(capsys):
+    shown = Console(clock=iter([100.0, 116.25, 200.0, 265.0, 300.0, 314.9, 400.0]).__next__)
+    for name in ("analysis", "figures", "bigram models"):
+        with shown.stage(name):
+            shown.say("within")
+    with pytest.raises(ValueError, match="failed"), shown.stage("analysis"):
+        raise ValueError("failed")
+    lines = ["within", "analysis: 16.2 s", "within", "figures: 1 min 05 s", "within"]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+def test_claims_on_a_narrow_terminal_are_sentences(monkeypatch, capsys):
+    """A table whose columns would have to be wrapped is not printed."""
+    undecided = CLAIM | {"id": "price", "verdict": "undecided", "unit": "nats", "seeds_needed": None}
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for columns, table in ((100, True), (60, False)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        Console().claims([CLAIM, undecided])
+        lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in capsys.readouterr().out.splitlines()]
+        assert max(map(len, lines)) <= columns
+        assert any(re.search("claim +estimate +95 % interval +adjusted interval", line) for line in lines) == table
+        words = " ".join(" ".join(lines).split())
+        assert table or words == (
+            "output-conditional: supported; estimate 0.333, 95 % interval 0.1 to 0.5, adjusted interval 0.05 to 0.55, "
+            "adjusted p 0.0123, 8 seeds. "
+            "price: undecided; estimate 0.333, 95 % interval 0.1 to 0.5, adjusted interval 0.05 to 0.55, "
+            "adjusted p 0.0123, 8 seeds. Not decided with 8 seeds, which would have shown 0.12 nats in four of five studies."
+        )
 
 
 def test_the_time_left_of_a_preparation(capsys):
@@ -167,8 +190,8 @@ def test_compiling_is_shown_until_the_first_step(capsys):
     shown = Console()
     with shown:
         shown.compiling()
-        shown.progress(0, 100, 0, 0.0, models=2)
-        shown.progress(50, 100, 50, 2.0, models=2)
+        shown.compiling()
+        shown.progress(50, 100, 25.0, models=2)
     assert capsys.readouterr().out.splitlines() == ["compiling", "step 50 of 100  25 steps/s  50 model-steps/s  2 s left"]
 
 
@@ -176,15 +199,17 @@ BAR = """
 import time
 from tiejax.lab.runs.console import Console
 c = Console()
+c.say("a sentence that is far longer than a narrow terminal, with a path that stays whole: /a/path/" + 40 * "x")
 with c:
+    time.sleep(.3)
     c.compiling()
-    time.sleep(.3)
-    c.progress(0, 500_000, 0, 0., models=1600)
-    time.sleep(.3)
     for step in (1, 123_456, 500_000):
-        c.progress(step, 500_000, step, step / 1234 + .01, models=1600)
+        c.progress(step, 500_000, None if step == 1 else 1234., models=1600)
         time.sleep(.3)
-    c.part("decoupled-with-a-long-name: step 123,456 of 500,000", .123, 9., .1)
+    c.warn("a warning above the bar that is longer than sixty columns: it is wrapped between words")
+    with c.stage("analysis"):
+        time.sleep(1.3)
+    c.part("decoupled-with-a-long-name: step 123,456 of 500,000", .123, 90.)
     time.sleep(.3)
 with c.preparing() as progress:
     for done in (1, 50):
@@ -194,41 +219,26 @@ with c.preparing() as progress:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [30, 60, 120])
+@pytest.mark.parametrize("columns", [30, 60, 80, 120])
 def test_a_bar_fits_the_terminal(columns):
     lines = [line.rstrip() for line in rows(pty_output([sys.executable, "-c", BAR], columns)) if line.strip()]
-    assert max(map(len, lines)) <= columns
-    assert any(line.startswith("compiling ") for line in lines)
+    path = f"/a/path/{40 * 'x'}"
+    assert max(len(line) for line in lines if path not in line) <= columns
+    assert any(line.strip().endswith(path) for line in lines)
+    labels = [line.split()[0] for line in lines]
+    assert labels.index("compiling") < labels.index("training")  # the first word that a bar shows
     assert not any("0/500,000" in line and "00/500,000" not in line for line in lines)  # no stuck 0 %
     assert any("123,456/500,000" in line for line in lines)
     assert any("12.3%" in line for line in lines)
+    assert not any("left" in line for line in lines if " 1/500,000" in line or "500,000/500,000" in line)
+    # A stage counts its seconds, and says at the end how long it took.
+    assert {"analysis 0 s", "analysis 1 s"} <= set(lines)
+    assert any(re.fullmatch(r"analysis: 1\.[3-9] s", line) for line in lines)
+    written = " ".join(" ".join(lines).split())
+    assert "a sentence that is far longer than a narrow terminal, with a path that stays whole:" in written
     if columns >= 60:
+        assert "a warning above the bar that is longer than sixty columns: it is wrapped between words" in written
         assert any(re.search("━ 123,456/500,000 1,234 steps/s .*5 min 05 s left", line) for line in lines)
         assert any("50%" in line and "s left" in line for line in lines)
     # On a narrow terminal, the rate of models is left out first, then that of steps.
     assert any("123,456" in line and "model-steps/s" in line for line in lines) == (columns == 120)
-
-
-def rows(output):
-    """The rows of a terminal that were written, each as often as it was written."""
-    return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output))
-
-
-def pty_output(command, columns=120):
-    main, other = pty.openpty()
-    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
-    process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=env, cwd=ROOT)
-    os.close(other)
-    output = b""
-    while True:
-        try:
-            part = os.read(main, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        output += part
-    os.close(main)
-    assert process.wait() == 0
-    return output.decode()

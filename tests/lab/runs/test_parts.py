@@ -265,8 +265,8 @@ def test_joining_records_on_the_disk_is_counted():
 def test_the_time_left_covers_the_parts_that_may_follow(capsys):
     clock = iter(range(0, 10_000, 100))
     console = Console(clock=lambda: next(clock))
-    console.progress(50, 100, 50, 60.0, 4, "look 1 of 2, 64 seeds", later=2.0)
-    console.progress(100, 100, 100, 120.0, 4, "look 2 of 2, 192 seeds")
+    console.progress(50, 100, 50 / 60, 4, "look 1 of 2, 64 seeds", later=2.0)
+    console.progress(100, 100, 100 / 120, 4, "look 2 of 2, 192 seeds")
     first, second = capsys.readouterr().out.splitlines()
     # 50 steps in 60 s: 60 s for this look, and twice 120 s for the next.
     assert first.startswith("look 1 of 2, 64 seeds: step 50 of 100")

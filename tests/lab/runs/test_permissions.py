@@ -5,12 +5,10 @@ Root can read and write everything, unless it drops that capability for itself a
 
 import contextlib
 import os
-import subprocess
-import sys
 
 import pytest
 from directories import make_run
-from processes import SCRIPT, tree
+from processes import SCRIPT, end, start_python, tree
 
 # PR_CAPBSET_DROP of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which child processes then do not have.
 WITHOUT_RIGHTS = """
@@ -32,8 +30,7 @@ def forbidden(path, mode):
 
 
 def run(*argv):
-    command = [sys.executable, "-c", WITHOUT_RIGHTS, SCRIPT, *map(str, argv)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return end(start_python("-c", WITHOUT_RIGHTS, SCRIPT, *argv))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +51,11 @@ def test_a_path_that_cannot_be_read_or_written_is_named(tmp_path, name, mode, ar
     before = tree(folder)
     with forbidden(path, mode):
         ended = run("--out", out, *argv)
-    assert ended.returncode == 4, ended
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert ended.stderr.startswith(f"exor.py: error: {path}")
-    assert "Permission denied; allow reading and writing, then" in ended.stderr
-    assert "Traceback" not in ended.stdout + ended.stderr
+    assert ended.status == 4, ended
+    assert len(ended.err.splitlines()) == 1, ended.err
+    assert ended.err.startswith(f"exor.py: error: {path}")
+    assert "Permission denied; allow reading and writing, then" in ended.err
+    assert "Traceback" not in ended.out + ended.err
     assert tree(folder) == before
 
 
@@ -71,11 +68,11 @@ def test_a_run_that_cannot_write_checkpoints_can_be_resumed(tmp_path):
     (make / "checkpoints" / "1").unlink()
     with forbidden(out / "checkpoints", 0o500):
         ended = run(*small, "--out", out, "--resume")
-    assert ended.returncode == 4, ended
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert str(out / "checkpoints") in ended.stderr
+    assert ended.status == 4, ended
+    assert len(ended.err.splitlines()) == 1, ended.err
+    assert str(out / "checkpoints") in ended.err
     assert not (out / "results.json").exists()
     ended = run(*small, "--out", out, "--resume")
-    assert ended.returncode == 0, ended
+    assert ended.status == 0, ended
     assert (out / "results.json").exists()
     assert os.listdir(out / "checkpoints")

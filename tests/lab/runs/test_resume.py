@@ -76,11 +76,11 @@ def assert_same_result(out, other):
 
 
 def resume(out, env, *settings):
-    """Resume a run to its end; return the lines it printed."""
+    """Resume a run to its end; return the lines it printed, and then its warnings."""
     ended = end(start(*settings, "--out", out, "--resume", env=env))
     assert ended.status == 0, ended.err
     assert "Traceback" not in ended.err
-    return ended.out.splitlines()
+    return [*ended.out.splitlines(), *ended.warnings]
 
 
 def test_ctrl_c(stopped, copy, env, uninterrupted):

@@ -1,5 +1,7 @@
 """Stages of a run: their results, and the share that is done, also in the middle of a stage."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -47,13 +49,47 @@ def test_a_stopped_run_reports_the_share_that_is_done(tmp_path):
         return len(calls) > 3
 
     stages, run = new_stages(tmp_path / "run", stop, first=3, second=1)
-    assert stages.once("first", lambda: {"a": np.arange(3)})["a"].tolist() == [0, 1, 2]
+    assert stages.once("first", "the first", lambda: {"a": np.arange(3)})["a"].tolist() == [0, 1, 2]
     assert stages.share == 0.75
     with pytest.raises(Stopped):
-        stages.once("second", lambda: {"b": stages.train("second", small_ensemble(), [0]).records["every"]["w"]})
+        stages.once("second", "the second", lambda: {"b": stages.train("second", small_ensemble(), [0]).records["every"]["w"]})
     assert 0.75 < stages.share < 1
     assert not stages.done("second")
     run.release()
+
+
+def test_the_time_left_counts_training_and_what_comes_with_every_stage(tmp_path, monkeypatch):
+    """The user's words for a stage are shown, not its name."""
+    now, shown = [100.0], []
+    monkeypatch.setattr("tiejax.lab.runs.stages.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    stages, run = new_stages(tmp_path / "run", lambda: False, **{"a.0-1": 3, "b.0-1": 1, "c.0-1": 1})
+    monkeypatch.setattr(stages._console, "part", lambda *given: shown.append(given))
+
+    def first():
+        now[0] += 10
+        stages.train_s += 6
+        for _ in range(2):
+            stages.pace.add("a.0-1", 1.5, 3.0)
+        return {}
+
+    def second():
+        now[0] += 3
+        stages._show("b, seed 0: step 1 of 2", "b.0-1", 0.5, seconds=1.0)
+        stages.pace.add("b.0-1", 0.25, 0.5)
+        stages._show("b, seed 0: step 2 of 2", "b.0-1", 0.5, seconds=1.0)
+        return {}
+
+    stages.once("a.0-1", "a, seed 0", first)
+    stages.once("b.0-1", "b, seed 0", second)
+    run.release()
+    # At first b and c, each 2 s and the 4 s of a that were not training; then half of b and all of c, with the 6 of 13 s that
+    # were not training in two stages.
+    assert shown == [
+        ("a, seed 0", 0.0, None),
+        ("b, seed 0", 0.6, pytest.approx(2 * 2 + 2 * 4)),
+        ("b, seed 0: step 1 of 2", 0.7, pytest.approx(1.5 * 2 + 6 / 2)),
+        ("b, seed 0: step 2 of 2", 0.7, None),  # a program whose pace is not known yet
+    ]
 
 
 def test_a_stage_that_is_stopped_and_resumed_is_tracked_once(tmp_path):

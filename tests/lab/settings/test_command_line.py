@@ -79,6 +79,7 @@ BAD = {
     "abbreviation": ("--step 5", "unknown option '--step'; did you mean '--steps'?"),
     "abbreviated switch": ("--over", "'--over'", "'--overwrite'?"),
     "abbreviated config": ("--conf files/good.yaml", "'--conf'", "'--config'?"),
+    "hyphens": ("--batch-size 0", "--batch_size", ">= 1"),
     "unknown option": ("--learning-rat=3", "'--learning-rat'", "'--learning_rate'?"),
     "far from any option": ("--xyzzy 3", "--xyzzy"),
     "no option": ("transformer", "unexpected argument 'transformer'"),
@@ -176,7 +177,7 @@ def test_refused_input_cannot_control_the_terminal(refused):
 def test_help_and_printed_settings_cannot_control_the_terminal(here, monkeypatch, capsys):
     Path("hostile.yaml").write_text(r'out: "\e]0;gone\a\u202e"')
     monkeypatch.setenv("COLUMNS", "1000")
-    for flag in ("--help", "--print_config"):
+    for flag in ("--help", "--help-all", "--print_config"):
         ended = command_here(["--config", "hostile.yaml", flag], monkeypatch, capsys)
         assert (ended.status, ended.err) == (0, "")
         assert all(line.isprintable() for line in ended.out.split("\n"))
@@ -300,7 +301,7 @@ def test_print_config_prints_a_file_that_can_be_loaded(here, monkeypatch, capsys
 
 def test_help_explains_every_field_and_switch(here, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "1000")
-    ended = command_here(["--help"], monkeypatch, capsys)
+    ended = command_here(["--help-all"], monkeypatch, capsys)
     assert (ended.status, ended.err) == (0, "")
     explained = field_docs(Settings)
     assert sorted(explained) == sorted(FIELDS)

@@ -1,6 +1,7 @@
-"""Shell completion, in a real bash."""
+"""Shell completion, in a real bash, and in a real fish if one is installed."""
 
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -63,14 +64,48 @@ def test_words_are_completed(script, line, expected):
 
 
 def test_every_command_is_completed(script):
-    assert complete(script, "tiejax ") == [*COMMANDS, "--help", "--version", "--print-completion"]
+    assert complete(script, "tiejax ") == [*COMMANDS, "help", "--help", "--version", "--print-completion"]
+    assert complete(script, "tiejax help ") == [*COMMANDS]
 
 
 def test_zsh_takes_the_script_of_bash(script):
     assert completion_script(["zsh"]).endswith(script.read_text())
 
 
-@pytest.mark.parametrize("argv", [[], ["fish"], ["bash", "zsh"]], ids=str)
+@pytest.mark.parametrize("argv", [[], ["tcsh"], ["bash", "zsh"]], ids=str)
 def test_unknown_shell(argv):
-    with pytest.raises(BadInput, match=r"^--print-completion: expected bash or zsh, got '"):
+    with pytest.raises(BadInput, match=r"^--print-completion: expected bash, zsh or fish, got '"):
         completion_script(argv)
+
+
+def test_fish_has_a_line_for_every_option():
+    lines = completion_script(["fish"]).splitlines()
+    for name, option in (("text-mlm", "validate_every"), ("exor", "overwrite"), ("compare", "json"), ("runs", "help-all")):
+        assert sum(line.startswith(f"complete -c tiejax -n '__tiejax_command {name}' -l {option}") for line in lines) == 1
+    assert "complete -c tiejax -n '__tiejax_command exor' -l model -x -a 'transformer lstm mixer'" in lines
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_completes(tmp_path):
+    """Commands, options, values of options; files where any value may follow."""
+    path = tmp_path / "tiejax.fish"
+    path.write_text(completion_script(["fish"]))
+    checked = subprocess.run(["fish", "--no-execute", path], capture_output=True, text=True, timeout=60)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    expected = {
+        "tiejax exo": ["exor"],
+        "tiejax help unty": ["untying"],
+        "tiejax exor --steps 5 --see": ["--seeds"],
+        "tiejax text_mlm --vali": ["--validate_every", "--validation_batches"],
+        "tiejax exor --model tr": ["transformer"],
+        "tiejax exor --model=l": ["--model=lstm"],
+        "tiejax exor --config exor/lstm_s": ["exor/lstm_small"],
+        "tiejax compare --j": ["--json"],
+        "tiejax exor --overwrite exo": [],
+        "tiejax exor --out tie": ["tiejax.fish"],
+        "tiejax --print-completion f": ["fish"],
+    }
+    code = f"source {shlex.quote(str(path))}; for line in $argv; complete -C $line | cut -f 1; echo .; end"
+    ended = subprocess.run(["fish", "-N", "-c", code, *expected], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [part.split() for part in ended.stdout.split(".\n")][:-1] == [*expected.values()]

@@ -3,12 +3,13 @@
 import dataclasses
 import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
 from processes import assert_refused, command_here
 
-from tiejax.lab.settings.command_line import BadInput, field_docs
+from tiejax.lab.settings.command_line import BadInput, _with_underscores, field_docs, option_names
 from tiejax.lab.settings.shared import RunSettings, ScheduleSettings, Settings, with_defaults
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "settings.json").read_text())
@@ -29,7 +30,7 @@ def test_help_explains_every_field_and_switch(name, monkeypatch, capsys):
     """Those of every base class, too: jsonargparse alone reads only the class and its first base."""
     monkeypatch.setenv("COLUMNS", "1000")
     study = STUDIES[name]
-    ended = command_here(["--help"], monkeypatch, capsys, study)
+    ended = command_here(["--help-all"], monkeypatch, capsys, study)
     assert (ended.status, ended.err) == (0, "")
     docs = field_docs(study.settings)
     assert sorted(docs) == sorted(GOLDEN[name])
@@ -38,6 +39,44 @@ def test_help_explains_every_field_and_switch(name, monkeypatch, capsys):
         assert text.strip(), option
         if option not in study.command.positional:
             assert " ".join(text.split()) in options[option]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_help_shows_at_most_ten_settings_and_how_to_see_all(name, monkeypatch, capsys):
+    """All options, and no other, are those that completion offers."""
+    monkeypatch.setenv("COLUMNS", "80")
+    study = STUDIES[name]
+    shown = command_here(["--help"], monkeypatch, capsys, study).out
+    every = command_here(["--help-all"], monkeypatch, capsys, study).out
+
+    def options(text):
+        return [match[1] for line in text.splitlines() if (match := re.match(r"  (?:-h, )?--([a-z_-]+)", line))]
+
+    few, names = options(shown), options(every)
+    assert few == (["config", *study.command.first] if study.command.first else names)
+    assert len(few) <= 10 or not study.command.first
+    assert sorted(names) == sorted(option_names(study.settings, study.command))
+    lines = shown.splitlines()
+    assert (f"--help-all explains all {len(names)} options." in lines) == bool(study.command.first)
+    assert max(map(len, lines)) <= 80
+    # Paragraphs of their own.
+    for start in ("Example: ", "Exit status: 0 success; "):
+        (place,) = (place for place, line in enumerate(lines) if line.startswith(start))
+        assert lines[place - 1] == ""
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_options_may_have_hyphens(name):
+    """Every option of every study; values, and options that do not exist, stay as they were written."""
+    names = option_names(STUDIES[name].settings, STUDIES[name].command)
+    spelled = [f"--{option.replace('_', '-')}" for option in names]
+    assert _with_underscores(spelled, names) == [f"--{option}" for option in names]
+    others = ["a-b", "-1", "--", "--no-such=a-b"]
+    assert _with_underscores(others, names) == others
+    assert _with_underscores(["--check-point=a-b", "--check-point+=[a-b]"], ["check_point"]) == [
+        "--check_point=a-b",
+        "--check_point+=[a-b]",
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in STUDIES if name != "diagnosis"])

@@ -46,7 +46,7 @@ def test_output_that_cannot_be_written_is_reported(argv, fault, tmp_path):
 
 def test_without_standard_error_the_status_tells(tmp_path):
     """And no file of the command takes the place of standard error."""
-    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "tiejax", "--print-completion", "fish"]
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "tiejax", "--print-completion", "tcsh"]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, timeout=300)
     assert (found.returncode, found.stdout) == (2, "")
 

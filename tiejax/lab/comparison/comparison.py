@@ -246,6 +246,8 @@ def simple_study(name: str, settings: type[Settings], build: Callable[[Any], Com
     def prepare(settings: Any, console: Console, resume: bool) -> Subject:
         return build(settings)._prepare(settings, console, name)
 
+    shared = {field.name for field in dataclasses.fields(Settings)}
+    own = [field.name for field in dataclasses.fields(settings) if field.name not in shared]
     return Study(
         name,
         settings,
@@ -254,7 +256,7 @@ def simple_study(name: str, settings: type[Settings], build: Callable[[Any], Com
             "a run directory.",
             example="Example: PROGRAM --seeds 8 --hours 1. An interrupted run continues with the same command and --resume.",
             switches=SWITCHES,
-            first=("seeds", "steps", "hours", "rates", "margin", "resume", "overwrite", "out"),
+            first=(*own, "seeds", "steps", "hours", "rates", "margin", "resume", "overwrite", "out"),
         ),
         run="tiejax.lab.comparison.study:run",
         prepare=prepare,

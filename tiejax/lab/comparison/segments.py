@@ -38,6 +38,11 @@ class Segment(NamedTuple):
         return f"{self.arm.name}{within}".replace("/", "-")
 
     @property
+    def words(self) -> str:
+        """What the segment is called on the console."""
+        return self.arm.name if self.first == self.start else f"{self.arm.name} from {self.first} of the steps"
+
+    @property
     def final(self) -> bool:
         """Whether its arm ends with it, and is compared."""
         return self.arm.compared and self.last == self.arm.end

@@ -10,6 +10,7 @@ import numpy as np
 
 from tiejax.lab.comparison.arms import Arm
 from tiejax.lab.comparison.training import Arrays, Trainer
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.settings.checks import seed_list
@@ -67,7 +68,7 @@ class StepCount(NamedTuple):
 
 def steps_of(count: StepCount, stages: Stages, block: int, console: Console) -> int:
     """Return the number of steps, which is fixed when the run starts; raises BadInput if blocks now have another size."""
-    found = stages.once(PLAN, functools.partial(count.plan, block))
+    found = stages.once(PLAN, "number of steps", functools.partial(count.plan, block))
     if int(found["block"]) != block:
         raise BadInput(
             f"--resume: the run was started with {int(found['block'])} models at a time, which are {block} on "
@@ -75,7 +76,7 @@ def steps_of(count: StepCount, stages: Stages, block: int, console: Console) -> 
         )
     steps = int(found["steps"])
     if count.steps is None:
-        console.say(f"{steps:,} steps: {float(found['seconds_per_step']):.3f} s a step of {block} models")
+        console.say(f"{steps:,} steps: {float(found['seconds_per_step']):.3f} s a step of {counted(block, 'model')}")
     return steps
 
 

@@ -25,6 +25,7 @@ from tiejax.lab.comparison.training import (
     train_seeds,
     tune,
 )
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate, finite_means
@@ -107,6 +108,8 @@ def run(launched: Launched, console: Console) -> int:
 
     seeds = [seed for part in parts for seed in part]
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
+    with console.stage("analysis"):
+        body = summary(arrays, seeds, subject, settings, looks)
     results = plain(
         {
             "experiment": subject.study,
@@ -114,7 +117,7 @@ def run(launched: Launched, console: Console) -> int:
             "rates": rates,
             "tuning": tuning_rows(tried),
             "tuning_seeds": settings.tuning_seeds if settings.tuned else [],
-            **summary(arrays, seeds, subject, settings, looks),
+            **body,
             **facts_of(looks, parts),
             "timing": stages.timing,
         }
@@ -131,7 +134,8 @@ def announce(settings: Settings, subject: Subject, console: Console) -> None:
     examples = "batches of a function" if data.made else f"{length_of(data.training):,} examples"
     names = ", ".join(arm.name for arm in subject.arms)
     console.say(
-        f"{subject.name}: {len(subject.arms)} arms ({names}) x {settings.number_of_seeds} seeds on {jax.device_count()} x "
+        f"{subject.name}: {counted(len(subject.arms), 'arm')} ({names}) x {counted(settings.number_of_seeds, 'seed')} on "
+        f"{jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, in {settings.out}"
     )
     epochs = ""

@@ -14,6 +14,7 @@ from tiejax import training, tying
 from tiejax.lab.comparison import segments
 from tiejax.lab.comparison.arms import Arm, Class
 from tiejax.lab.comparison.segments import Segment
+from tiejax.lab.reporting.words import seeds_words
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, looks_done, next_seeds, parts_begun, value_of_first
@@ -154,7 +155,8 @@ def train_block(trainer: Trainer, parts: Sequence[Segment], seeds: Sequence[int]
             before = None if segment.after is None else trainer.stages.state(stage_of(segment.after, seeds))
             return trainer.segment(stage, segment, members, before, keep)
 
-        left[segment.name] = trainer.stages.once(stage, work, STATE if keep else None)
+        label = f"{segment.words}, {seeds_words(seeds)}"
+        left[segment.name] = trainer.stages.once(stage, label, work, STATE if keep else None)
         if parent is not None and segment.name == segments.last_reader(parts, parent.name):
             trainer.stages.drop(stage_of(parent, seeds))
     return joined(parts, left)
@@ -225,6 +227,7 @@ def train_seeds(
         The arrays of all seeds as `ARM/FIELD`, the seeds of each part, and the looks.
     """
     trained: dict[str, tuple[list[int], Arrays]] = {}
+    test = console.stage("analysis")(test)
     while True:
         parts = parts_begun(launched)
         for block, whole in blocks(parts):
@@ -343,8 +346,9 @@ def tune(trainer: Trainer, tuning: Tuning) -> Tried:
         for stage in blocks:
             trainer.stages.add(stage, 1 / SHORT if short else 1.0)
         members: list[Arrays] = []
-        for stage, block in blocks.items():
-            arrays = trainer.stages.once(stage, functools.partial(of_runs.segment, stage, segment, block, None, False))
+        for number, (stage, block) in enumerate(blocks.items(), 1):
+            label = f"learning rates, {tuning.kind}{', short runs' if short else ''}, {number} of {len(blocks)}"
+            arrays = trainer.stages.once(stage, label, functools.partial(of_runs.segment, stage, segment, block, None, False))
             members += [_of_member(arrays, place) for place in range(len(block.seeds))]
         losses = np.concatenate([trainer.recipe.final_loss(arrays) for arrays in members]).reshape(len(pairs), -1)
         if not short:

@@ -35,6 +35,13 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def seeds_words(seeds: Sequence[int]) -> str:
+    """Format a list of seeds: "seed 3", "seeds 0 to 7", "seeds 3, 7, 11"."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
+
+
 def number(value: float | None) -> str:
     """Format a number with three significant digits, from 1,000 on without an exponent; None as a dash."""
     if value is None:

@@ -23,21 +23,24 @@ def finish(launched: Launched, console: Console, results: Mapping[str, Any], plo
             console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
         if excluded := [seed for seed in results["excluded_seeds"] if seed not in results["seeds"]]:
             console.warn(f"excluded from the statistics: seeds {', '.join(map(str, excluded))}")
-    report = write_outputs(launched.run, launched.settings, results, plots, page)
+    report = write_outputs(console, launched.run, launched.settings, results, plots, page)
     launched.tracker.end(results["claims"])
     console.claims(results["claims"])
     console.result(f"report: {report}")
 
 
-def write_outputs(run: RunDirectory, settings: Any, results: Mapping[str, Any], plots: Sequence[Plot], page: Page) -> Path:
+def write_outputs(
+    console: Console, run: RunDirectory, settings: Any, results: Mapping[str, Any], plots: Sequence[Plot], page: Page
+) -> Path:
     """Write figures, report and results, which mark the run as finished; return the path of the report.
 
     page: renders the report as HTML.
     """
-    pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
-    run.add([picture.with_suffix(suffix) for _, picture in pictures for suffix in (".png", ".pdf")])
-    yaml = (run.path / CONFIG).read_text()
-    report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, run.environment, pictures)))
+    with console.stage("figures"):
+        pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
+        run.add([picture.with_suffix(suffix) for _, picture in pictures for suffix in (".png", ".pdf")])
+        yaml = (run.path / CONFIG).read_text()
+        report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, run.environment, pictures)))
     run.write_results(results)
     run.release()
     return report

@@ -10,6 +10,7 @@ from tiejax.lab.runs.arrays import arrays_of, npz
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.pace import Pace
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.runs.train import timing_of
@@ -43,15 +44,17 @@ class Stages:
     """The stages of a run: their results, which of them are done, and the time that the rest will take.
 
     Of several processes, all do the work of a stage, and the first stores the result. The arrays of a finished stage are in
-    `finished/NAME.npz`. costs: stage -> cost, in any unit. compile_s, train_s: seconds in this process.
+    `finished/NAME.npz`. costs: stage -> cost, in any unit. compile_s, train_s: seconds in this process. pace: seconds of
+    training per unit of cost.
     """
 
     def __init__(self, launched: Launched, console: Console, stop: Callable[[], bool], costs: Mapping[str, float]) -> None:
         self._run, self._console, self._stop, self.costs = launched.run, console, stop, dict(costs)
         self._tracker = launched.tracker
         self._resume, self._every = launched.switches["resume"], launched.settings.checkpoint_every
-        self._here, self._shown, self._began = 0.0, 0.0, time.perf_counter()
+        self._label, self._shown, self._began, self._stages_here = "", 0.0, time.perf_counter(), 0
         self.compile_s = self.train_s = 0.0
+        self.pace = Pace()
         self.model_steps = 0
 
     def done(self, name: str) -> bool:
@@ -67,11 +70,11 @@ class Stages:
         run = self._run
         return arrays_of(cluster.done_by_first(lambda: content(run) if run else b"", expected=(BadInput,)))
 
-    def once(self, name: str, work: Callable[[], Arrays], apart: str | None = None) -> dict[str, np.ndarray]:
+    def once(self, name: str, label: str, work: Callable[[], Arrays], apart: str | None = None) -> dict[str, np.ndarray]:
         """Return the arrays of a stage: those stored before, or else the result of `work`, which is stored.
 
-        apart: prefix of arrays `APART/...`, such as a large state for later stages, that are stored in a file of their own
-        until they are dropped, and are not returned (see `apart`).
+        label: what the stage is called on the console. apart: prefix of arrays `APART/...`, such as a large state for later
+        stages, that are stored in a file of their own until they are dropped, and are not returned (see `state`).
 
         Raises Stopped if the run was asked to stop before the stage began.
         """
@@ -79,11 +82,12 @@ class Stages:
         if not states[0][0]:
             if any(stop for _, stop in states):
                 raise Stopped
-            self._show(name, name)
+            self._label, self._stages_here = label, self._stages_here + 1
+            self._show(label, name)
             arrays = work()
             if self._run is not None:
                 self._store(self._run, name, arrays, apart)
-            self._here += self.costs[name]
+            self.pace.end(name)
         return self.read(name)
 
     def _store(self, run: RunDirectory, name: str, arrays: Arrays, apart: str | None) -> None:
@@ -148,12 +152,17 @@ class Stages:
                     self._tracker.add(name, points)
 
             track(training.records)
-            self._console.compiling(f"{name}: compiling")
+            self._console.compiling(f"{self._label}: compiling")
+            self.pace.begin(name)
             self.compile_s += training.compile()
+            steps, seconds = 0, 0.0
             for chunk in training.chunks(self._stop, checkpoint_s=self._every):
                 track(chunk.records)
-                label = f"{name}: step {chunk.step:,} of {ensemble.steps:,}"
-                self._show(label, name, chunk.step / ensemble.steps, chunk.steps_here / ensemble.steps)
+                cost = (chunk.steps_here - steps) / ensemble.steps * self.costs.get(name, 0.0)
+                self.pace.add(name, cost, chunk.train_s - seconds)
+                steps, seconds = chunk.steps_here, chunk.train_s
+                label = f"{self._label}: step {chunk.step:,} of {ensemble.steps:,}"
+                self._show(label, name, chunk.step / ensemble.steps, seconds)
             return training.result()
 
         try:
@@ -169,14 +178,20 @@ class Stages:
             raise Stopped
         return trained
 
-    def _show(self, label: str, name: str, share: float = 0.0, share_here: float = 0.0) -> None:
-        """Show progress. share: share of the stage `name` that is done. share_here: the share done by this process."""
+    def _show(self, label: str, name: str, share: float = 0.0, seconds: float = 0.0) -> None:
+        """Show progress. share: of the stage `name`, which is done. seconds: of training in this stage."""
         if self._run is None:
             return
-        total, cost = sum(self.costs.values()), self.costs[name]
-        here = (self._here + share_here * cost) / total
-        self._shown = min(1.0, self._done() + share * cost / total)
-        self._console.part(label, self._shown, time.perf_counter() - self._began - self.compile_s, here)
+        total = sum(self.costs.values())
+        self._shown = min(1.0, self._done() + share * self.costs[name] / total)
+        left = None
+        if self.pace.seconds is not None:
+            # Compilation, and what else is not training, is counted for this stage until it has trained.
+            later = sum(not self.done(stage) and (stage != name or not seconds) for stage in self.costs)
+            besides = time.perf_counter() - self._began - self.train_s - seconds
+            left = (1 - self._shown) * total * self.pace.seconds
+            left += later * besides / max(1, self._stages_here - (not seconds))
+        self._console.part(label, self._shown, left)
 
     def _done(self) -> float:
         return sum(cost for stage, cost in self.costs.items() if self.done(stage)) / sum(self.costs.values())

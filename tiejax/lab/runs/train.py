@@ -10,6 +10,7 @@ from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.jax_configuration import fix_jax_configuration, other_flags
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.pace import Pace
 from tiejax.lab.runs.run_directory import CHECKPOINTS
 from tiejax.lab.runs.stop import stop_flag
 from tiejax.lab.runs.trackers import points_of
@@ -106,6 +107,7 @@ def train(
     prefix = f"{part.label}: " if part.label else ""
     line = f"part-{part.number + 1}" if part.number else ""
     names = [f"{arm}/{line}" if line else arm for arm in arms]
+    pace = Pace()
 
     def track(records: Records) -> None:
         if launched.tracker.tracks:
@@ -126,9 +128,13 @@ def train(
         if not training.finished:
             console.compiling()
             console.say(f"compiled in {training.compile():.1f} s")
+        steps, seconds = 0, 0.0
         for chunk in training.chunks(stop, checkpoint_s=launched.settings.checkpoint_every):
             track(chunk.records)
-            console.progress(chunk.step, ensemble.steps, chunk.steps_here, chunk.train_s, models, part.label, part.later)
+            pace.add(part, chunk.steps_here - steps, chunk.train_s - seconds)
+            steps, seconds = chunk.steps_here, chunk.train_s
+            each = seconds / steps if steps and chunk.step == ensemble.steps else pace.seconds
+            console.progress(chunk.step, ensemble.steps, each and 1 / each, models, part.label, part.later)
         return training.result()
 
     try:

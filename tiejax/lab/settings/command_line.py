@@ -38,6 +38,7 @@ jsonargparse.set_dumper(MODE, yaml_text.dump)
 MOST_BYTES = 2**20  # of a configuration file
 STANDARD_OUTPUT, STANDARD_ERROR = Path("standard output"), Path("standard error")  # in messages
 PROGRAM = "PROGRAM"  # placeholder for the command in an example
+HELP_ALL = "help-all"  # the option that explains all options
 MOST_SEEDS = 10**6
 RANGE = re.compile(r"(\d{1,10})-(\d{1,10})")  # of seeds, inclusive
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
@@ -95,8 +96,9 @@ def parse(
     """Return the configuration and the switches in `argv`; raises BadInput.
 
     base: a configuration that files and flags override (that of the run that is resumed). `--help` and `--print_config` print
-    and exit.
+    and exit. Options may be written with hyphens in place of underscores.
     """
+    argv = _with_underscores(argv, option_names(config_class, command))
     hints = {name: kind for name, kind in typing.get_type_hints(config_class).items() if name not in command.positional}
     # Switches are not part of the configuration, so that --print_config does not print them.
     switches = {name: f"--{name}" in argv for name in command.switches}
@@ -129,8 +131,66 @@ def program() -> str:
     return shlex.join(["python", started]) if started.endswith(".py") else started
 
 
+def option_names(config_class: type, command: CommandLine) -> list[str]:
+    """Return the names of all options of a command, without dashes."""
+    fields = [name for name in typing.get_type_hints(config_class) if name not in command.positional]
+    return ["config", "help", HELP_ALL, "print_config", *command.switches, *fields]
+
+
+def _with_underscores(argv: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return a command line with every option under its name; other words, and unknown options, stay as they are."""
+    by_spelling = {name.replace("-", "_"): name for name in names}
+
+    def named(word: str) -> str:
+        option, equals, value = word.partition("=")
+        name = by_spelling.get(option.removeprefix("--").removesuffix("+").replace("-", "_"))
+        if name is None or not option.startswith("--"):
+            return word
+        return f"--{name}{'+' if option.endswith('+') else ''}{equals}{value}"
+
+    return [named(word) for word in argv]
+
+
+class _Help(jsonargparse.DefaultHelpFormatter):
+    """A format of help that keeps paragraphs apart, and says nothing of a default that is null: the text explains it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = str(super()._get_help_string(action))
+        return text.replace(", default: %(default)s", "") if action.default is None else text
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(super(_Help, self)._fill_text(part, width, indent) for part in text.split("\n\n"))
+
+
+class _HelpAll(argparse._HelpAction):
+    """The option that prints the help of all options, and exits."""
+
+    def __call__(self, parser: Any, *_: Any) -> NoReturn:
+        parser.most_used = None
+        parser.print_help()
+        sys.exit(0)
+
+
 class _Parser(jsonargparse.ArgumentParser):
-    """A parser whose help cannot control the terminal, even by defaults that were read from a file."""
+    """A parser whose help cannot control the terminal, even by defaults that were read from a file.
+
+    most_used: the only group of options that the help shows, after the positional arguments; None for all groups. options: the
+    number of all options.
+    """
+
+    most_used: Any = None
+    options = 0
+
+    def format_help(self, formatter: Any = None) -> str:
+        if self.most_used is None:
+            return str(super().format_help(formatter))
+        groups, epilog = self._action_groups, self.epilog
+        self._action_groups = [groups[0], self.most_used]
+        self.epilog = f"--{HELP_ALL} explains all {self.options} options.\n\n{epilog}"
+        try:
+            return str(super().format_help(formatter))
+        finally:
+            self._action_groups, self.epilog = groups, epilog
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:
@@ -138,17 +198,18 @@ class _Parser(jsonargparse.ArgumentParser):
                 (file or sys.stderr).write(visible_lines(message))
 
 
-def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentParser:
+def _parser(config_class: type, command: CommandLine) -> _Parser:
     parser = _Parser(
         description=command.description.replace(PROGRAM, program()),
         prog=Path(sys.argv[0]).name,
         usage=_usage(config_class, command),
-        epilog=f"{command.example.replace(PROGRAM, program())} {STATUS}",
+        epilog=f"{command.example.replace(PROGRAM, program())}\n\n{STATUS}",
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,
-        formatter_class=jsonargparse.DefaultHelpFormatter,
+        formatter_class=_Help,
     )
+    parser.add_argument(f"--{HELP_ALL}", action=_HelpAll, help="explain all options and exit")
     parser.add_argument("--config", action="config", help=_config_help(command))
     for name, text in command.switches.items():
         parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
@@ -163,8 +224,11 @@ def _parser(config_class: type, command: CommandLine) -> jsonargparse.ArgumentPa
             action.help = docs[action.dest]
         if action.dest == "print_config":
             action.metavar = "[=FLAGS]"  # that of jsonargparse contains a backspace
+        if action.dest == "help" and command.first:
+            action.help = "show the most used settings and exit"
     if command.first:
         _put_first(parser, ("config", *command.first))
+        parser.options = len(option_names(config_class, command))
     return parser
 
 
@@ -181,7 +245,7 @@ def _config_help(command: CommandLine) -> str:
     return f"YAML file with any of the settings below{or_name}; flags override it"
 
 
-def _put_first(parser: jsonargparse.ArgumentParser, first: Sequence[str]) -> None:
+def _put_first(parser: _Parser, first: Sequence[str]) -> None:
     """Show these options before all others, in this order; argparse has no option for that."""
     most_used = parser.add_argument_group("most used settings")
     by_name = {action.dest: action for action in parser._actions}
@@ -190,6 +254,7 @@ def _put_first(parser: jsonargparse.ArgumentParser, first: Sequence[str]) -> Non
     most_used._group_actions = [by_name[name] for name in first]
     others = [group for group in parser._action_groups if group is not most_used]
     parser._action_groups = [*others[:1], most_used, *others[1:]]  # after the positional arguments
+    parser.most_used = most_used
 
 
 def field_docs(config_class: type) -> dict[str, str]:
@@ -383,11 +448,9 @@ def _explain(message: str, config_class: type, command: CommandLine | None) -> s
     hints = typing.get_type_hints(config_class)
     if match := re.match(r"unrecognized arguments: (\S+)", message):
         flag = match[1].split("=")[0]
-        positional = command.positional if command else ()
-        names = [*(name for name in hints if name not in positional), *(command.switches if command else ())]
-        names += ["config", "help", "print_config"]
         if not flag.startswith("-"):
             return f"unexpected argument '{cut(flag)}'"
+        names = option_names(config_class, command) if command else list(hints)
         return f"unknown option '{cut(flag)}'{nearest(flag.lstrip('-'), names, '--')}"
     if match := re.match(r'Parser key "(\w+)"', message):
         name = match[1]

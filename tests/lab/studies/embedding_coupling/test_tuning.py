@@ -23,7 +23,7 @@ class Stored:
     def add(self, name, cost):
         self.costs.setdefault(name, cost)
 
-    def once(self, name, work):
+    def once(self, name, label, work):
         if name not in self.stored:
             self.worked.append(name)
             self.stored[name] = work()

@@ -29,7 +29,7 @@ def lengths(final):
 def test_run_writes_the_documented_files(tmp_path, capsys):
     out, results, metrics = run(tmp_path, "--seeds", "[7,3]")
     said = "warning: --seeds: 2 seeds cannot decide any claim; that takes at least 6"
-    assert capsys.readouterr().out == f"{said}\nreport: {out / 'report.html'}\n"
+    assert capsys.readouterr() == (f"report: {out / 'report.html'}\n", f"{said}\n")
     names = {path.name for path in out.iterdir()} - {".lock"}
     written = {"report.html", "results.json", "metrics.npz", "run.json", "config.yaml", "environment.json"}
     assert names == written | {"figures", "checkpoints"}
@@ -106,7 +106,7 @@ def test_non_finite_members_are_named(tmp_path, capsys):
         (arm, seed) for arm in ("untied", "tied") for seed in (0, 1)
     }
     assert metrics["finite"][:, :, 0].all()
-    output = capsys.readouterr().out
+    output = capsys.readouterr().err
     assert "warning: tied seed 1 became non-finite (seen at step 10)" in output
     assert "excluded" not in output  # they stay in all comparisons, here as the only ones
     page = (out / "report.html").read_text()
@@ -116,7 +116,7 @@ def test_non_finite_members_are_named(tmp_path, capsys):
 @pytest.mark.slow
 def test_exact_risk_is_omitted_if_there_are_too_many_contexts(tmp_path, capsys):
     _, results, metrics = run(tmp_path, "--seeds", "1", "--model", "mixer", "--bits", "10", "--steps", "1")
-    assert "warning: exact risk is not computed: 5,237,760 contexts exceed the limit of 1,048,576" in capsys.readouterr().out
+    assert "warning: exact risk is not computed: 5,237,760 contexts exceed the limit of 1,048,576" in capsys.readouterr().err
     assert results["final"]["tied"]["exact_cross_entropy"] is None
     assert results["solved"] is None
     assert not [name for name in metrics if name.startswith("exact_")]

@@ -10,6 +10,7 @@ import numpy as np
 from tiejax.lab.comparison.arms import Class
 from tiejax.lab.comparison.step_count import block_size, steps_of
 from tiejax.lab.comparison.training import Arrays, Trainer, train_seeds, tune
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate
@@ -53,7 +54,8 @@ def run(launched: Launched, console: Console) -> int:
             rates = rates_of(settings, tried)
             trainer, measured = with_natural_pairs(trainer, rates)
             first_seed = seed_list(directory.manifest.all_parts[0])[0]
-            bigrams = bigram.losses_by_length(settings, text, first_seed, steps)
+            with console.stage("bigram models"):
+                bigrams = bigram.losses_by_length(settings, text, first_seed, steps)
             gate = Gate(bigrams["1"], settings.gate)
             test = functools.partial(growing, trainer=trainer, gate=gate)
             arrays, parts, looks = train_seeds(launched, trainer, rates, functools.partial(blocks, settings), test, console)
@@ -64,7 +66,8 @@ def run(launched: Launched, console: Console) -> int:
 
     seeds = [seed for part in parts for seed in part]
     directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
-    body = summarise(arrays, seeds, text.bucket_names, looks, gate, planted_of(arrays, text, steps))
+    with console.stage("analysis"):
+        body = summarise(arrays, seeds, text.bucket_names, looks, gate, planted_of(arrays, text, steps))
     results = plain(
         {
             "experiment": "causal_untying",
@@ -106,7 +109,8 @@ def announce(settings: Settings, text: Text, console: Console) -> None:
     )
     parameters = {row["arm"]: row["parameters"] for row in models_of(settings, text)}
     console.say(
-        f"{len(settings.arms)} arms x {settings.number_of_seeds} seeds, {settings.layers} layers of width {settings.width}, "
+        f"{counted(len(settings.arms), 'arm')} x {counted(settings.number_of_seeds, 'seed')}, "
+        f"{counted(settings.layers or 0, 'layer')} of width {settings.width}, "
         f"{parameters[plan.TIED]:,} parameters tied and {parameters[plan.NEVER_INDEPENDENT]:,} untied, on "
         f"{jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )
@@ -173,7 +177,7 @@ def with_natural_pairs(trainer: Trainer, rates: dict[Class, Pair]) -> tuple[Trai
     number = trainer.recipe.settings.natural_pairs
     if not number:
         return trainer, {}
-    measured = trainer.stages.once(natural.STAGE, functools.partial(natural.measure, trainer, rates["untied"], number))
+    measured = trainer.stages.once(natural.STAGE, "natural pairs", lambda: natural.measure(trainer, rates["untied"], number))
     recipe = trainer.recipe
     recorded = recipe._replace(text=recipe.text._replace(natural=natural.pairs_by_list(measured)))
     return trainer._replace(recipe=recorded), measured

@@ -18,7 +18,8 @@ def run(launched: Launched, console: Console) -> int:
     # Reserved last, so that a command that fails leaves no directory.
     directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": []}, launched.command)
-    report = write_outputs(directory, settings, results, figures.plot_all(results), page.page)
+    shown = Console(quiet=True) if launched.switches["json"] else console
+    report = write_outputs(shown, directory, settings, results, figures.plot_all(results), page.page)
     if launched.switches["json"]:
         console.json({"format": RESULTS_FORMAT, "finding": page.finding(results), **results, "report": str(report)})
         return 0

@@ -45,7 +45,7 @@ def run(launched: Launched, console: Console) -> int:
     directory.write_environment({"devices": []}, launched.command)
     if diagnosis.arrays:
         directory.write_metrics(diagnosis.arrays)
-    report = write_outputs(directory, settings, diagnosis.results, diagnosis.plots, diagnosis.page)
+    report = write_outputs(console, directory, settings, diagnosis.results, diagnosis.plots, diagnosis.page)
     for line in diagnosis.verdict:
         console.say(line)
     console.result(f"report: {report}")

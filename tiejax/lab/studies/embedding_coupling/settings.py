@@ -269,7 +269,7 @@ STUDY = Study(
         "as --config embedding_coupling/novels. An interrupted run continues with the same command and --resume.",
         switches=SWITCHES
         | {"count": "print the parameter counts of the paper's models next to the published numbers, and exit"},
-        first=("corpus", "shapes", "tasks", "seeds", "steps", "start", "count", "resume", "overwrite", "out"),
+        first=("corpus", "shapes", "tasks", "seeds", "steps", "start", "resume", "overwrite", "out"),
         configurations="embedding_coupling",
     ),
     run="tiejax.lab.studies.embedding_coupling.study:run",

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate, finite_means
@@ -48,8 +49,10 @@ def run(launched: Launched, console: Console) -> int:
     stop = begin(launched, console)
     announce(settings, prepared, console)
 
-    bigrams = {} if prepared.start is not None else losses_of_bigrams(settings, prepared.text, prepared.plan)
-    if bigrams:
+    bigrams = {}
+    if prepared.start is None:
+        with console.stage("bigram models"):
+            bigrams = losses_of_bigrams(settings, prepared.text, prepared.plan)
         losses = ", ".join(f"{name} {loss:.4f}" for name, loss in bigrams.items())
         console.say(f"bigram models of the sentences that pre-training reads, in nats a masked token: {losses}")
     stages = Stages(launched, console, stop, costs_of(settings, prepared))
@@ -65,9 +68,10 @@ def run(launched: Launched, console: Console) -> int:
         console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
         return 130
 
-    metrics = metrics_of(settings, left)
-    directory.write_metrics(metrics)
-    body = conclude(settings, prepared, left, bigrams)
+    with console.stage("analysis"):
+        metrics = metrics_of(settings, left)
+        directory.write_metrics(metrics)
+        body = conclude(settings, prepared, left, bigrams)
     results = plain(
         {"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": stages.timing}
     )
@@ -92,10 +96,11 @@ def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
             f"task {task.name}: {task.kind}, {len(task.labels)} labels, {number['train']:,} sentences for training, "
             f"{number['development']:,} for development, {number['test']:,} for test"
         )
-    models = f"{len(settings.every_shape)} shapes x {len(settings.trained_seeds)} seeds, {plan.steps:,} steps of "
-    models += f"{plan.rows} rows ({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
+    seeds = counted(len(settings.trained_seeds), "seed")
+    models = f"{counted(len(settings.every_shape), 'shape')} x {seeds}, {counted(plan.steps, 'step')} of "
+    models += f"{counted(plan.rows, 'row')} ({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"
     if prepared.start is not None:
-        models = f"the {prepared.start.family} in {settings.start} x {len(settings.seed_list)} seeds"
+        models = f"the {prepared.start.family} in {settings.start} x {counted(len(settings.seed_list), 'seed')}"
     console.say(f"{models} on {jax.device_count()} x {jax.devices()[0].device_kind}, {plan.mesh} per member, in {settings.out}")
     warn_of_deadlock(plan.mesh, console)
 
@@ -108,7 +113,8 @@ def names_of(settings: Settings) -> list[str]:
 def pretrain_shape(settings: Settings, name: str, prepared: Prepared, directory: RunDirectory, stages: Stages) -> Arrays:
     """Pre-train one shape, and write its models; return its records, without parameters."""
     text = prepared.text
-    pretrained = stages.once(f"pretrain.{name}", lambda: pretrain(settings, name, text, prepared.plan, stages))
+    stage, label = f"pretrain.{name}", f"pre-training of {name}"
+    pretrained = stages.once(stage, label, lambda: pretrain(settings, name, text, prepared.plan, stages))
     export(settings, name, text, pretrained, directory)
     return {field: values for field, values in pretrained.items() if "/" not in field}
 
@@ -136,12 +142,15 @@ def transfer(settings: Settings, name: str, encoders: Encoders, prepared: Prepar
         stage = f"rates.{name}.{task.name}"
         left[stage] = rates = tuning.rates(task, stage)
         stage = f"scores.{name}.{task.name}"
-        left[stage] = stages.once(stage, functools.partial(tuning.scores, task, rates["rate"], stage))
+        label = f"scores of {name}, {task.name}"
+        left[stage] = stages.once(stage, label, functools.partial(tuning.scores, task, rates["rate"], stage))
         if task.name == settings.drop_task:
             left |= tuning.dropped(task, rates["rate"])
             left |= tuning.mixed(task) if settings.layer_mix else {}
     stage, reported = f"probes.{name}", len(settings.seed_list)
-    left[stage] = stages.once(stage, lambda: probe(encoders, reported, prepared.probes, prepared.plan.mesh))
+    left[stage] = stages.once(
+        stage, f"probes of {name}", lambda: probe(encoders, reported, prepared.probes, prepared.plan.mesh)
+    )
     return left
 
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from tiejax import training
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.rates import Pair, choose_rates
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.embedding_coupling.encoders import PRETRAINED, Arrays, Encoders
@@ -51,7 +52,9 @@ class Tuning(NamedTuple):
         the best `rate[start]`.
         """
         given = self.settings.fine_tuning_rates
-        first = self.stages.once(stage, lambda: self._development(task, stage, given) | {"tried": np.asarray(given)})
+        label = f"learning rates of {self.name}{', mixed layers' if self.kind == 'layer_mix' else ''}, {task.name}"
+        work = functools.partial(self._development, task, stage, given)
+        first = self.stages.once(stage, label, lambda: work() | {"tried": np.asarray(given)})
         if "rate" in first:  # the stage of a run by an earlier version, which tried no further rates
             return first
 
@@ -62,7 +65,8 @@ class Tuning(NamedTuple):
             further = f"{stage}.{start}.{rates[0]:g}"
             self.stages.add(further, self.stages.costs[stage] / first["development"][..., 0].size)
             of_start = self._replace(encoders=self.encoders.only(start))
-            return -self.stages.once(further, lambda: of_start._development(task, further, rates))["development"][:, 0]
+            work = functools.partial(of_start._development, task, further, rates)
+            return -self.stages.once(further, f"{label}, {start}", work)["development"][:, 0]
 
         chosen = [
             choose_rates(given, functools.partial(losses_at, place=place, start=start))
@@ -106,14 +110,16 @@ class Tuning(NamedTuple):
         for number in range(1, self.encoders.model.encoder.layers):
             stage = f"dropped.{self.name}.{number}"
             fewer = self._replace(encoders=pretrained.without(number))
-            left[stage] = self.stages.once(stage, functools.partial(fewer.scores, task, rates[:1], stage))
+            label = f"scores of {self.name} without {counted(number, 'layer')}, {task.name}"
+            left[stage] = self.stages.once(stage, label, functools.partial(fewer.scores, task, rates[:1], stage))
         return left
 
     def mixed(self, task: TaskData) -> dict[str, Arrays]:
         """Train a linear probe on a learnt mix of the frozen layers; return the arrays of its stages."""
         tried, stage, probe = f"mix_rates.{self.name}", f"mix.{self.name}", self._replace(kind="layer_mix")
         rates = probe.rates(task, tried)
-        return {tried: rates, stage: self.stages.once(stage, lambda: probe.scores(task, rates["rate"], stage))}
+        label, work = f"scores of {self.name}, mixed layers", functools.partial(probe.scores, task, rates["rate"], stage)
+        return {tried: rates, stage: self.stages.once(stage, label, work)}
 
     def _tune(
         self, stage: str, task: TaskData, seeds: Sequence[tuple[int, int]], rates: np.ndarray, splits: Sequence[str]

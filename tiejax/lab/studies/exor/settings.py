@@ -360,7 +360,7 @@ STUDY = Study(
         example="Example: PROGRAM --seeds 8 --steps 30000 --variant dh. The published settings are available by name, such as "
         "--config exor/lstm_small. An interrupted run continues with the same command and --resume.",
         switches=SWITCHES,
-        first=("seeds", "until", "max_seeds", "variant", "variants", "model", "size", "steps", "resume", "overwrite", "out"),
+        first=("seeds", "until", "variant", "model", "size", "steps", "resume", "overwrite", "out"),
         configurations="exor",
     ),
     run="tiejax.lab.studies.exor.variants_run:start",

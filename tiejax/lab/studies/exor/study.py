@@ -73,7 +73,7 @@ def run(launched: Launched, console: Console) -> int:
 
 def kind_of(settings: Settings) -> Kind:
     """Return the study of EXor with these settings."""
-    doses = f" x {len(settings.tasks)} doses" if settings.doses is not None else ""
+    doses = f" x {counted(len(settings.tasks), 'dose')}" if settings.doses is not None else ""
     ends = (conclude, page.page) if settings.doses is None else (conclude_doses, dose_page.page)
     compared = f": {{seeds}}{doses}, tied and untied"
     return Kind("exor", compared, ARMS, need, build_ensemble, named_arrays, claims_on_first, *ends)
@@ -106,7 +106,16 @@ def train_and_report(
         return assess_in_looks(of_first, looks.done, planned=len(looks.planned))
 
     trained = train_parts(
-        launched, console, stop, kind.build, conditions_and_seeds, test, kind.arms, on_disk, series, tracked=by_split
+        launched,
+        console,
+        stop,
+        kind.build,
+        conditions_and_seeds,
+        console.stage("analysis")(test),
+        kind.arms,
+        on_disk,
+        series,
+        tracked=by_split,
     )
     if trained is None:
         return 130
@@ -114,11 +123,12 @@ def train_and_report(
         return 0
 
     settings = trained.settings
-    metrics = kind.arrays(trained.records, settings)
-    directory.write_metrics(metrics, in_files=on_disk)
-    body, plots = kind.conclude(settings, metrics, trained.params, scratch)
-    if trained.looks.planned:
-        body["claims"] = test(settings, trained.records, trained.looks)
+    with console.stage("analysis"):
+        metrics = kind.arrays(trained.records, settings)
+        directory.write_metrics(metrics, in_files=on_disk)
+        body, plots = kind.conclude(settings, metrics, trained.params, scratch)
+        if trained.looks.planned:
+            body["claims"] = test(settings, trained.records, trained.looks)
     results = plain(
         {
             "experiment": kind.experiment,
@@ -141,8 +151,9 @@ def announce(settings: Settings, compared: str, console: Console) -> None:
     """Print what is about to be trained, and warn if the exact risk is not computed."""
     seeds = f"{'at most ' if settings.until else ''}{counted(settings.number_of_seeds, 'seed')}"
     console.say(
-        f"EXor {settings.variant_name}, {settings.model} {settings.size}{compared.format(seeds=seeds)}, {settings.steps:,} "
-        f"steps, {settings.engine} engine on {jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
+        f"EXor {settings.variant_name}, {settings.model} {settings.size}{compared.format(seeds=seeds)}, "
+        f"{counted(settings.steps or 0, 'step')}, {settings.engine} engine "
+        f"on {jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )
     if (number := count_contexts(settings.tasks[0], settings.ordered)) > MAX_CONTEXTS:
         console.warn(f"exact risk is not computed: {number:,} contexts exceed the limit of {MAX_CONTEXTS:,}")

@@ -54,10 +54,11 @@ def run(launched: Launched, console: Console) -> int:
     if directory is None:
         return 0
 
-    results = plain(summarise(bodies, settings.variants, settings.arms) | tuning)
+    with console.stage("analysis"):
+        results = plain(summarise(bodies, settings.variants, settings.arms) | tuning)
     # The results of a variant are files of this run too: it is not whole if they change.
     directory.add([Path(out, RESULTS) for out in outs])
-    report = write_outputs(directory, settings, results, variants_page.plot_all(results), variants_page.page)
+    report = write_outputs(console, directory, settings, results, variants_page.plot_all(results), variants_page.page)
     launched.tracker.end(results["claims"])
     console.claims(results["claims"])
     console.result(f"report: {report}")
@@ -92,7 +93,9 @@ def _at_best_rates(launched: Launched, console: Console, stop: Stop) -> Trained:
 
     def trained(own: Settings) -> dict[str, Any]:
         if not value_of_first(lambda: is_finished(own)):
-            _train_or_end(launched, own, console, stop, InSeries(str(Path(own.out or "").relative_to(launched.settings.out))))
+            place = Path(own.out or "").relative_to(launched.settings.out or "")
+            tried = "tried " if place.name.startswith("tuning-") else ""
+            _train_or_end(launched, own, console, stop, InSeries(f"{place.parent}, {tried}learning rate {own.learning_rate:g}"))
         outs.append(own.out or "")
         body: dict[str, Any] = value_of_first(lambda: results_of(own))
         return body

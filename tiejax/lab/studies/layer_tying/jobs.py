@@ -19,6 +19,7 @@ from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.pace import Pace
 from tiejax.lab.runs.rates import Pair, short_of
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stopped
@@ -82,7 +83,8 @@ class Jobs:
 
     records: records of the trained models. rates: learning rate, and factor of the tables', of each class of methods (default:
     those of the settings). later: steps, by class, of models that will be trained but are not known yet. done, here: steps of
-    all models done so far, and steps done since this process began. train_s: seconds of training.
+    all models done so far, and steps done since this process began. train_s: seconds of training. pace: seconds per step of a
+    group of devices, validations included, compilation excluded.
     """
 
     def __init__(self, launched: Launched, text: Text, console: Console, stop: Callable[[], bool]) -> None:
@@ -99,6 +101,8 @@ class Jobs:
         self._expected: set[ModelName] = set()
         self._waiting: list[ModelName] = []
         self.done, self.here, self.train_s = 0, 0, 0.0
+        self.pace, self._programs = Pace(), dict[tuple[jax.Device, ...], tuple[int, int]]()
+        self._busy_s, self._begun = 0.0, 0  # seconds of all groups that count in the pace, and models
 
     @property
     def total(self) -> int:
@@ -128,7 +132,7 @@ class Jobs:
                         self._stop = lambda: True
                     with self._lock:
                         self.train_s = before + time.perf_counter() - began
-                        self._console.progress(self.done, self.total, self.here, self.train_s, 1)
+                        self._show(len(workers))
             except BaseException:  # such as output that cannot be written
                 self._stop = lambda: True
                 raise
@@ -136,6 +140,16 @@ class Jobs:
             worker.result()
         if any(model not in self.records for model in models):
             raise Stopped
+
+    def _show(self, groups: int) -> None:
+        """Show the progress of this number of groups, which train at the same time."""
+        if not self.here:
+            self._console.compiling()
+            return
+        each, left = self.pace.seconds, sum(model not in self.records for model in self._expected) - groups
+        # What each model took besides its steps, such as compilation.
+        besides = max(0, left) * (self.train_s - self._busy_s / groups) / max(1, self._begun)
+        self._console.progress(self.done, self.total, each and groups / each, 1, besides=besides)
 
     def expect(self, models: Sequence[ModelName]) -> None:
         """Count the steps of models that will be trained, now or later, in `total`."""
@@ -168,6 +182,8 @@ class Jobs:
                     time.sleep(WAIT_S)
                 else:
                     self._train(model, devices)
+        with self._lock:
+            self.pace.end(self._programs.pop(devices, None))
 
     def _next(self) -> ModelName | None:
         """Take the first model that needs no agent or whose agent is trained; None if there is none."""
@@ -196,9 +212,10 @@ class Jobs:
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
+        layered = self._layered_of(devices, settings.form(model.method))
         try:
             trained = run_job(
-                self._layered_of(devices, settings.form(model.method)),
+                layered,
                 settings,
                 job,
                 # The choice of a rate needs no loss on other text than that of the validations.
@@ -206,7 +223,7 @@ class Jobs:
                 checkpoints,
                 resume=self._resume,
                 stop_requested=lambda: self._stop(),
-                on_steps=self._count,
+                on_steps=self._counter(devices, layered),
                 on_saved=functools.partial(self._track, model),
                 checkpoint_s=settings.checkpoint_every,
             )
@@ -224,11 +241,36 @@ class Jobs:
             self._layered[devices, form] = build(self._settings, streams.vocabulary, streams.begin, devices, form=form)
         return self._layered[devices, form]
 
-    def _count(self, steps: int, seconds: float) -> None:
-        """Add to the steps done; steps that took no time were done by an earlier process."""
+    def _counter(self, devices: tuple[jax.Device, ...], layered: Layered) -> Callable[[int, float], None]:
+        """Return the function that adds to the steps done; steps that took no time were done by an earlier process."""
+
+        def clock() -> float:
+            return time.perf_counter() - layered.compile_s
+
+        def count(steps: int, seconds: float) -> None:
+            nonlocal last
+            before, last = last, clock()
+            with self._lock:
+                self.done += steps
+                if seconds:
+                    self.here += steps
+                    self._busy_s += last - before
+                    self.pace.add(self._running(devices, layered), steps, last - before)
+
+        last = clock()
         with self._lock:
-            self.done += steps
-            self.here += steps if seconds else 0
+            self._begun += 1
+            self._running(devices, layered)
+        return count
+
+    def _running(self, devices: tuple[jax.Device, ...], layered: Layered) -> tuple[int, int]:
+        """Return the program that a group of devices runs from now on; every compilation begins another one."""
+        program = id(layered), layered.compilations
+        if (before := self._programs.get(devices)) != program:
+            self.pace.end(before)
+            self.pace.begin(program)
+            self._programs[devices] = program
+        return program
 
     def _track(self, model: ModelName, records: Records) -> None:
         """Send what a model has recorded so far to the tracker."""

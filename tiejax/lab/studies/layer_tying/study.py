@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import tokenizers
 
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate, finite_means
@@ -87,7 +88,8 @@ def run(launched: Launched, console: Console) -> int:
     if settings.objective == "causal":
         decode = functools.partial(tokenizers.Tokenizer.from_buffer(tokenizer_file).decode, skip_special_tokens=False)
         validation = text.blocks["validation"]
-        results["generated"] = generated(settings, directory, validation, streams.vocabulary, decode, console.warn)
+        with console.stage("generated text"):
+            results["generated"] = generated(settings, directory, validation, streams.vocabulary, decode, console.warn)
     finish(launched, console, results, figures.plot_all(runs, findings, results.get("bigram")), page.page)
     return 0
 
@@ -103,18 +105,19 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
     tried = tune(jobs, settings)
     check_models(settings, text, tried, console)
     jobs.rates = best_pairs(tried)
-    bigram = bigram_of(settings, text, seed_list(directory.manifest.all_parts[0])[0])
+    bigram = bigram_of(settings, text, seed_list(directory.manifest.all_parts[0])[0], console)
     while True:
         jobs.train(reported(settings, directory))
         parts = [seed_list(part) for part in directory.manifest.all_parts]
         looks = looks_done(launched, [len(part) for part in parts])
         trained = settings.of_seeds([seed for part in parts for seed in part])
         records = {(name.method, name.seed): jobs.records[name] for name in models_of(trained, trained.seed_list)}
-        metrics, sizes = metrics_of(trained, records), sizes_of(trained, records)
-        directory.write_metrics(metrics)
-        passed = gate_of(trained, bigram, metrics)
-        tested = not passed or not passed["gate"]["failed"]
-        findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks, tested)
+        with console.stage("analysis"):
+            metrics, sizes = metrics_of(trained, records), sizes_of(trained, records)
+            directory.write_metrics(metrics)
+            passed = gate_of(trained, bigram, metrics)
+            tested = not passed or not passed["gate"]["failed"]
+            findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks, tested)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
             return tried, {"sizes": sizes, **passed, **findings, **facts_of(looks, parts)}, runs
 
@@ -130,9 +133,12 @@ def check_models(settings: Settings, text: Text, tried: Mapping[str, Tried], con
         Gate(loss, settings.gate).check({name: each.losses[each.best].mean() for name, each in tried.items()})
 
 
-def bigram_of(settings: Settings, text: Text, seed: int) -> Results | None:
+def bigram_of(settings: Settings, text: Text, seed: int, console: Console) -> Results | None:
     """Return the losses of the bigram model of a seed, for results.json; None if masked."""
-    return None if settings.objective == "masked" else {"seed": seed, "losses": losses_of_bigram(settings, text, seed)}
+    if settings.objective == "masked":
+        return None
+    with console.stage("bigram model"):
+        return {"seed": seed, "losses": losses_of_bigram(settings, text, seed)}
 
 
 def gate_of(settings: Settings, bigram: Results | None, metrics: Metrics) -> Results:
@@ -192,8 +198,9 @@ def announce(settings: Settings, text: Text, parameters: int, console: Console) 
         f"in blocks of {settings.context}; vocabulary {text.streams.vocabulary:,}; "
         f"fingerprint {text.streams.fingerprint[:16]}"
     )
-    seeds = f"{'up to ' if settings.until else ''}{settings.number_of_seeds} seeds"
+    seeds = f"{'up to ' if settings.until else ''}{counted(settings.number_of_seeds, 'seed')}"
     console.say(
-        f"{len(settings.names)} methods x {seeds}, {settings.steps:,} steps, {parameters:,} parameters untied, on "
+        f"{counted(len(settings.names), 'method')} x {seeds}, {counted(settings.steps or 0, 'step')}, "
+        f"{parameters:,} parameters untied, on "
         f"{jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
+from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate, finite_means
@@ -50,11 +51,12 @@ def run(launched: Launched, console: Console) -> int:
     if directory is None:
         return 0
 
-    metrics = named_arrays(trained.records, settings, text, arms)
-    directory.write_metrics(metrics)
-    bigrams = bigram.losses_of_bigrams(settings, text, plan)
-    gate = Gate(min(bigrams.values()), settings.gate)
-    body, plots = conclude(settings, plan, metrics, gate) if arms is None else conclude_untying(arms, metrics, gate)
+    with console.stage("analysis"):
+        metrics = named_arrays(trained.records, settings, text, arms)
+        directory.write_metrics(metrics)
+        bigrams = bigram.losses_of_bigrams(settings, text, plan)
+        gate = Gate(min(bigrams.values()), settings.gate)
+        body, plots = conclude(settings, plan, metrics, gate) if arms is None else conclude_untying(arms, metrics, gate)
     results = plain(
         {
             "experiment": "text_mlm",
@@ -76,10 +78,12 @@ def announce(settings: Settings, text: Text, plan: StepPlan, models: int, consol
     sentences = {name: split["sentences"] for name, split in text.facts["splits"].items()}
     console.say(
         f"text: {sentences['train']:,} sentences for training, {sentences['validation']:,} for validation; "
-        f"{text.vocabulary.size:,} tokens and {len(text.twins.ids)} twins; fingerprint {text.facts['fingerprint'][:16]}"
+        f"{text.vocabulary.size:,} tokens and "
+        f"{counted(len(text.twins.ids), 'twin')}; fingerprint {text.facts['fingerprint'][:16]}"
     )
     console.say(
-        f"{len(settings.seed_list)} seeds, {models} models tied and untied, {plan.steps:,} steps of {plan.rows} rows "
+        f"{counted(len(settings.seed_list), 'seed')}, {models} models tied and untied, "
+        f"{counted(plan.steps, 'step')} of {counted(plan.rows, 'row')} "
         f"({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding) on {jax.device_count()} x "
         f"{jax.devices()[0].device_kind}, {plan.mesh} per member, in {settings.out}"
     )

@@ -98,7 +98,7 @@ STUDY = Study(
         "docs/results/untying.md are available by name, such as --config untying/main. "
         "An interrupted run continues with the same command and --resume.",
         switches=SWITCHES,
-        first=("seeds", "until", "max_seeds", "variant", "untie_at", "policies", "steps", "resume", "overwrite", "out"),
+        first=("seeds", "until", "variant", "untie_at", "policies", "steps", "resume", "overwrite", "out"),
         configurations="untying",
     ),
     run="tiejax.lab.studies.untying.study:run",
