@@ -88,7 +88,7 @@ def test_models_that_all_diverge_are_reported(tmp_path, capsys):
     """With warnings as errors: every model is named, and no claim is decided."""
     nan = lambda params, batch, key: loss(params, batch, key) * jnp.nan  # noqa: E731
     outcome = comparison(loss=nan, rates=[0.1], steps=6).run(tmp_path / "out")
-    assert "untie-2/3 seed 1 became non-finite" in capsys.readouterr().out
+    assert "untie-2/3 seed 1 became non-finite" in capsys.readouterr().err
     assert {row["verdict"] for row in outcome.claims} == {"undecided"}
 
 

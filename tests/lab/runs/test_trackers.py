@@ -237,7 +237,7 @@ def test_a_killed_run_of_exor_loses_and_repeats_no_point(tmp_path, name):
     again = end(start("--resume", "--out", out, env=env, cwd=tmp_path))
     assert again.status == 0, again.err
     assert "resuming at step" in again.out
-    assert again.out.count("warning") == 1  # of two seeds, which cannot decide a claim
+    assert len(again.warnings) == 1  # of two seeds, which cannot decide a claim
     found = points(out / "events") if name == "tensorboard" else series_of(lines_of(tmp_path / "received"))
     with np.load(out / "metrics.npz") as arrays:
         metrics = dict(arrays)

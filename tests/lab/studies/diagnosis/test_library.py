@@ -48,7 +48,7 @@ def test_damaged_run_is_not_changed(untying_run, tmp_path, capsys):
     (run / "metrics.npz").write_bytes(b"half")
     before = tree(run)
     assert main(STUDY, [str(run), "--out", str(tmp_path / "out"), "--quiet"]) == 0
-    assert f"{run}: changed since the run wrote them: metrics.npz; using its checkpoint" in capsys.readouterr().out
+    assert f"{run}: changed since the run wrote them: metrics.npz; using its checkpoint" in capsys.readouterr().err
     assert tree(run) == before
     (newest,) = steps(run)
     largest(run / "checkpoints" / str(newest)).unlink()

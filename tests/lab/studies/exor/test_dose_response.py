@@ -105,7 +105,7 @@ def test_nothing_is_claimed_if_all_members_diverged(tmp_path, capsys):
     assert results["seeds"] == results["excluded_seeds"] == list(range(6))
     assert len(results["non_finite"]) == 24
     assert results["claims"] == []
-    assert "tied seed 5 became non-finite" in capsys.readouterr().out
+    assert "tied seed 5 became non-finite" in capsys.readouterr().err
 
 
 def synthetic(doses, change=lambda metrics: None, **fields):

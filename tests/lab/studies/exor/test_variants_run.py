@@ -140,7 +140,7 @@ def test_finished_variants_are_kept_and_changed_ones_are_noticed(finished, tmp_p
     assert tree(out) == before
     (out / "main" / "results.json").write_text("{}")
     assert entry.main(STUDY, command) == 0
-    assert "damaged or missing, to be written again: main/results.json" in capsys.readouterr().out
+    assert "damaged or missing, to be written again: main/results.json" in capsys.readouterr().err
     assert results(out / "main")["final"] == results(finished / "main")["final"]
     assert results(out)["claims"] == results(finished)["claims"]
     assert (out / "dh" / "results.json").stat().st_mtime_ns == before["dh/results.json"][0]
