@@ -54,6 +54,7 @@ def test_independent_tables_overlap_by_chance():
     assert found.estimate == pytest.approx(30 / 599, abs=5 * math.sqrt(30 / 599 / 30 / 600))
 
 
+@pytest.mark.slow
 def test_samples_cover_the_exact_overlap():
     first, second = related(400)
     shares = shares_by_loop(first, second, 5)

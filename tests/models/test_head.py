@@ -83,6 +83,7 @@ def test_layer_outputs_equal_those_of_shallower_models(x64):
     np.testing.assert_allclose(every[2], model.apply({"params": params}, TOKENS, method="encode"), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_identity_projection_changes_nothing(x64):
     """RemBERT in the transformers library always has a projection."""
     model, projected = build(), build(projected=True)

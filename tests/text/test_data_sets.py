@@ -11,6 +11,7 @@ import pytest
 import tensorflow_datasets as tfds
 from corpora import ROOT, closed_port, python, refused, serving, write
 from prepared_text import listed
+from processes import Ended
 from tensorflow_datasets.core.utils import temporary_assignment, tqdm_utils
 
 from tiejax.text import corpus, sentences, tokenizer
@@ -218,11 +219,11 @@ def test_download_and_preparation_without_tensorflow_or_temporary_files(tmp_path
     with serving(tmp_path / "site") as host:
         ended = python(READ, tmp_path / "data", env=catalogue(tmp_path, host) | {"TMPDIR": str(temporary)})
     message = f"downloading downloaded from {host.split('/')[2]} and preparing it in {tmp_path / 'data'}"
-    assert ended == (0, f"{message}\n['One is here.']\n", "")
+    assert ended == Ended(0, f"{message}\n['One is here.']\n", "")
     assert list(temporary.iterdir()) == []
     # Now from disk: the server has stopped.
     again = python(READ, tmp_path / "data", env={"PYTHONPATH": str(tmp_path / "code") + f":{ROOT}"})
-    assert again == (0, "['One is here.']\n", "")
+    assert again == Ended(0, "['One is here.']\n", "")
 
 
 def test_host_that_does_not_answer(tmp_path):
@@ -243,4 +244,4 @@ def test_data_set_that_needs_tensorflow(tmp_path):
         ended = python(
             READ.replace("print))])", "lambda _: None))])"), tmp_path / "data", env=catalogue(tmp_path, host, needed)
         )
-    assert ended == (0, "corpus tfds:downloaded: preparing it needs TensorFlow, which is not installed\n", "")
+    assert ended == Ended(0, "corpus tfds:downloaded: preparing it needs TensorFlow, which is not installed\n", "")

@@ -428,7 +428,7 @@ def test_names_of_the_hub(tmp_path):
     # Without the hub: a tokenizer loaded before is still cached, others are an error of one line.
     assert load_elsewhere("models/here", **settings).out == f"{size}\n"
     message = f"tokenizer bert-base-uncased: no such file, and {host} does not answer; check the path or the network\n"
-    assert load_elsewhere("bert-base-uncased", **settings) == (0, message, "")
+    assert load_elsewhere("bert-base-uncased", **settings) == Ended(0, message, "")
     assert load_elsewhere("two words", **settings).out == (
         "tokenizer two words: no such file, and not a valid name on the hub\n"
     )

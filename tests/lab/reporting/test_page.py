@@ -194,6 +194,7 @@ def test_cells_wrap_on_paper_and_boxes_do_not_scroll(tmp_path):
     assert re.search(r"\.scroll\b[^{}]*{ overflow: visible; }", paper)
 
 
+@pytest.mark.slow
 def test_panels_are_stacked_on_narrow_screens(tmp_path, drawn):
     """Every panel is the same image, seen through its box; a figure of one panel stays an image."""
     boxes = {}

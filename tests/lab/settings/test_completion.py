@@ -38,6 +38,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     return ended.stdout.split()
 
 
+@pytest.mark.slow
 def test_bash_reads_the_script(script):
     assert subprocess.run(["bash", "-n", script], capture_output=True, text=True).stderr == ""
 

@@ -73,6 +73,7 @@ def test_run_that_behaves_as_claimed_supports_the_claims():
     assert rows["tying-costs"]["estimate"] == pytest.approx(np.mean(0.2 + 0.002 * np.arange(16)))
 
 
+@pytest.mark.slow
 def test_opposite_run_contradicts_the_claims():
     def opposite(table, arm, seed, steps, pair):
         return as_the_paper_says(table, arm, seed, steps, {(0, 1): (2, 3), (2, 3): (0, 1)}.get(pair, pair))
@@ -173,6 +174,7 @@ def test_values_without_exact_risk_are_null():
     assert not {"solved", "solve-time", "tying-costs", "output-gap/tied"} & set(verdicts(found))
 
 
+@pytest.mark.slow
 def test_claims_among_solved_pairs_are_exploratory():
     metrics = run_metrics(seeds=10, distance=as_the_paper_says)
     metrics["exact_cross_entropy"][0, :3] = 1.2  # untied members of seeds 0 to 2 sit on a plateau

@@ -47,8 +47,8 @@ def test_both_engines_record_an_arm_equally(x64, variant):
     ("variant", "arm"),
     [
         ("main", {"output_bias": True}),
-        ("dh", {"softmax": "asked"}),
-        ("main", TABLES),
+        pytest.param("dh", {"softmax": "asked"}, marks=pytest.mark.slow),
+        pytest.param("main", TABLES, marks=pytest.mark.slow),
         pytest.param("main", {"softmax": "asked"}, marks=pytest.mark.slow),
         pytest.param("dh", {"output_bias": True}, marks=pytest.mark.slow),
     ],

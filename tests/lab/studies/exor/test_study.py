@@ -99,6 +99,7 @@ def test_edge_cases_of_settings(tmp_path, edge):
     assert len(results["seeds"]) == (1 if "[5]" in argv else int(argv[argv.index("--seeds") + 1]))
 
 
+@pytest.mark.slow
 def test_non_finite_members_are_named(tmp_path, capsys):
     out, results, metrics = run(tmp_path, "--seeds", "2", "--learning_rate", "1e30")
     assert results["seeds"] == results["excluded_seeds"] == [0, 1]

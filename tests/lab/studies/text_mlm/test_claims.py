@@ -47,6 +47,7 @@ def test_claims_are_supported_on_metrics_that_follow_the_theory():
     assert {name for name, row in rows.items() if row["reported"]} == {*CONVERGE, *UNRELATED}
 
 
+@pytest.mark.slow
 def test_differences_equal_a_loop_over_seeds_and_pairs():
     metrics = metrics_of(seeds=6)
     rows, kinds = rows_of(metrics), {0: "twins", 1: "conflict", 2: "unrelated"}
