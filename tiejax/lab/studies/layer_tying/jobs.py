@@ -247,6 +247,8 @@ class Jobs:
         def clock() -> float:
             return time.perf_counter() - layered.compile_s
 
+        last = clock()
+
         def count(steps: int, seconds: float) -> None:
             nonlocal last
             before, last = last, clock()
@@ -257,7 +259,6 @@ class Jobs:
                     self._busy_s += last - before
                     self.pace.add(self._running(devices, layered), steps, last - before)
 
-        last = clock()
         with self._lock:
             self._begun += 1
             self._running(devices, layered)
