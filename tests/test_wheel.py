@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hub_checkpoints import checkpoint, values
+from processes import ended_with
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
@@ -94,7 +95,7 @@ def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
     )
     assert str(tmp_path / "venv") in where.stdout
     ended = tiejax("exor", "--config", "exor/dh", *TINY, "--out", "run")
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended_with(ended.returncode, "", ended.stderr)[:3] == (0, "", "")  # apart from warnings
     assert "variant: dh" in (tmp_path / "run" / "config.yaml").read_text()
     assert '"command": "tiejax exor --config exor/dh' in (tmp_path / "run" / "environment.json").read_text()
     listed = tiejax("runs", "run").stdout
@@ -116,7 +117,7 @@ def assert_all_works_from(place, tmp_path, *before):
     def run(*argv):
         command = [*before, sys.executable, *map(str, argv)]
         ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
-        assert (ended.returncode, ended.stderr) == (0, "")
+        assert ended_with(ended.returncode, "", ended.stderr)[:3] == (0, "", "")  # apart from warnings
         return ended.stdout
 
     where = run("-W", "error", "-c", "import tiejax; from tiejax import lab; print(tiejax.__file__, tiejax.Tie, lab.Ensemble)")
