@@ -46,10 +46,18 @@ def published_run(
         "claims": [{field: claim[field] for field in CLAIM_FIELDS if field in claim} for claim in results["claims"]],
         "tables": {
             title: {"columns": columns, "rows": rows}
-            for title, (columns, rows) in tables.items()
+            for title, (columns, rows) in {**tables, **_gate_table(results)}.items()
             if not title.startswith(ONE_BY_ONE)
         },
     }
+
+
+def _gate_table(results: Mapping[str, Any]) -> dict[str, Table]:
+    """Return the losses that the gate of a run compares, means over seeds in nats, below their title; empty without a gate."""
+    if "gate" not in results:
+        return {}
+    losses = {"bigram model": results["gate"]["bigram"], **results["gate"]["losses"]}
+    return {"Numbers: the gate": (["models", "loss"], [[name, f"{loss:.4f}"] for name, loss in losses.items()])}
 
 
 def tested_again(run: Mapping[str, Any]) -> dict[str, Any]:
