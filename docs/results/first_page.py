@@ -14,8 +14,9 @@ FILE = "causal_untying_length.json"
 ROWS = {"tied/never": "always tied", "late/never": "tied, untied at 2/3"}
 AXIS = ("final validation loss above that of the", "never tied model of the seed (nats a token)")
 TICKS = (0, 0.05, 0.1)
-WIDTH, ROW, TOP = 440, 54, 34
+WIDTH, ROW, TOP = 440, 50, 30
 LEFT, SCALE = 180, 2_300  # place of 0, and pixels a nat
+HALO = ' stroke="#fff" stroke-width="4" paint-order="stroke"'  # of numbers, where a line passes behind them
 COLOURS = ("#d55e00", "#009e73")
 
 
@@ -30,16 +31,16 @@ def figure(run: Mapping[str, Any]) -> str:
         parts += _row(label, rows[claim], TOP + ROW * (place + 0.5), colour)
     parts += [_text(WIDTH / 2, bottom + 44 + 20 * place, line, "middle") for place, line in enumerate(AXIS)]
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 74}" font-family="sans-serif" font-size="17">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 70}" font-family="sans-serif" font-size="17">'
     )
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{bottom + 74}" fill="#fff"/>', *parts, "</svg>", ""])
+    return "\n".join([head, f'<rect width="{WIDTH}" height="{bottom + 70}" fill="#fff"/>', *parts, "</svg>", ""])
 
 
 def _row(label: str, values: Sequence[float], y: float, colour: str) -> list[str]:
     mean = fmean(values)
     dots = [f'<circle cx="{_x(value):.1f}" cy="{y:g}" r="5" fill="{colour}" fill-opacity=".4"/>' for value in values]
     bar = _line(_x(mean), y - 14, _x(mean), y + 14, colour, 4)
-    return [_text(8, y + 6, label), *dots, bar, _text(_x(mean), y - 17, number(mean), "middle")]
+    return [_text(8, y + 6, label), *dots, bar, _text(_x(mean), y - 17, number(mean), "middle", HALO)]
 
 
 def _x(value: float) -> float:
@@ -50,5 +51,5 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str, width: int = 
     return f'<path d="M{x1:.1f} {y1:g}L{x2:.1f} {y2:g}" stroke="{colour}" stroke-width="{width}"/>'
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:g}" text-anchor="{anchor}">{words}</text>'
+def _text(x: float, y: float, words: str, anchor: str = "start", style: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:g}" text-anchor="{anchor}"{style}>{words}</text>'
