@@ -33,6 +33,7 @@ def test_it_and_the_readme_show_what_check_prints(tmp_path, monkeypatch, capsys)
     checkpoint(Path("some-model"), tensors, {"model_type": "llama", "tie_word_embeddings": True})
     assert check.main(["some-model"]) == 1
     assert capsys.readouterr().out == shown
+    assert f"```console\n$ tiejax check some-model\n{shown}```" in (ROOT / "docs" / "checkpoints.md").read_text()
     assert f" `{shown.splitlines()[0]}`.\n" in (ROOT / "README.md").read_text()
 
 

@@ -4,6 +4,8 @@ What is more goes to a page of details, whose name says so.
 """
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,11 @@ def test_long_lines_of_code_are_found():
 def test_lines_of_code_are_short(page):
     pages = sorted((ROOT / page).rglob("*.md")) or [ROOT / page]
     assert {path.name: found for path in pages if (found := long_lines(path.read_text()))} == {}
+
+
+def test_python_on_pages_is_formatted():
+    """With shorter lines than modules."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    command = [sys.executable, "-m", "ruff", "format", "--check", "--isolated", "--line-length", "90", *map(str, pages)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout
