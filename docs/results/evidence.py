@@ -214,9 +214,10 @@ def _run(file: str, entry: Entry) -> str:
 
 def shell(command: str) -> str:
     """Return a command as a block of Markdown in which no line is too long, continued before options by backslashes."""
-    options = re.sub(r" (?!--)", "\0", command)  # only the spaces in front of options are left
-    width, whole = LONGEST - len(" \\"), {"break_on_hyphens": False, "break_long_words": False}
-    return " \\\n    ".join(textwrap.wrap(options, width, subsequent_indent="    ", **whole)).replace("\0", " ")
+    options = re.sub(r" (?!--)", "\0", command)  # lines break at the spaces that are left, in front of options
+    width = LONGEST - len(" \\")
+    lines = textwrap.wrap(options, width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+    return " \\\n    ".join(lines).replace("\0", " ")
 
 
 def _commits(entry: Entry) -> list[str]:
