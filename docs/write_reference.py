@@ -17,6 +17,7 @@ from typing import Any
 FOLDER = Path(__file__).with_name("reference")
 INDEX = FOLDER.with_suffix(".md")
 PAGES = ("ties", "special_ties", "laboratory", "training", "statistics", "checkpoints")
+WIDTH = 90  # of code on a page, which a window of 1,280 px shows without scrolling
 NAMES = re.compile(r"(<!-- names -->\n).*?(<!-- end of names -->)", re.DOTALL)
 ENTRY = re.compile(r"^### (\S+)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Examples):\n", re.MULTILINE)
@@ -74,7 +75,7 @@ def written(page: str) -> str:
     things = {name: public(name) for name, _ in ENTRY.findall(page)}
     mark = "# next"
     source = f"\n{mark}\n".join(map(signature, things.values()))
-    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "128", "-"]
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", str(WIDTH), "-"]
     formatted = subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
     code = dict(zip(things, map(str.strip, formatted.split(mark)), strict=True))
 

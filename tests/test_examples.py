@@ -1,7 +1,8 @@
-"""Each script of docs/examples runs as its first line says, and does what it prints."""
+"""Each script of docs/examples runs as its first line says, does what it prints, and prints what the page of examples shows."""
 
 import json
 import math
+import re
 import runpy
 import tempfile
 from pathlib import Path
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 from flax import nnx
 from processes import end, start_python
+from shown import check_shown, words
 
 FOLDER = Path(__file__).parents[1] / "docs" / "examples"
 COMPARISONS = ("gpt_equinox", "gpt_nnx", "masked_lm_linen")
 TABLES = (256 * 48, 257 * 48)  # a row of 48 numbers for each byte, and for the mask
+PAGE = (FOLDER / "README.md").read_text()
 FLAGS = ("--seeds", "2", "--steps", "12", "--rates", "[0.002]", "--table_factors", "[1]")
 
 
@@ -23,11 +26,24 @@ def names_after(script):
     return runpy.run_path(str(FOLDER / f"{script}.py"), run_name="__main__")
 
 
+def shown(script):
+    """Return the lines that the page shows below the command."""
+    (block,) = re.findall(rf"^    python {script}\.py\b[^`]*```console\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+    return block.splitlines()
+
+
+def check(script, printed):
+    """The page shows the last lines of the output."""
+    lines = shown(script)
+    check_shown(lines, printed.splitlines()[-len(lines) :])
+
+
 def test_every_example_is_run_by_a_test_and_listed():
     scripts = {path.stem for path in FOLDER.glob("*.py")}
-    tests, page = Path(__file__).read_text(), (FOLDER / "README.md").read_text()
+    tests = Path(__file__).read_text()
     assert {script for script in scripts if f'names_after("{script}")' not in tests} == set(COMPARISONS)
-    assert [script for script in scripts if f"[{script}.py]({script}.py)" not in page] == []
+    assert [script for script in scripts if f"[{script}.py]({script}.py)" not in PAGE] == []
+    assert [script for script in scripts - set(COMPARISONS) if f'check("{script}", ' not in tests] == []
 
 
 @pytest.mark.slow
@@ -38,6 +54,8 @@ def test_a_comparison_runs_and_learns(script, tmp_path):
     (tmp_path / "text.txt").write_bytes(letters.tobytes())
     ended = end(start_python(FOLDER / f"{script}.py", *FLAGS, "--out", "run", cwd=tmp_path))
     assert ended.status == 0, ended.err
+    if script == "gpt_nnx":
+        assert words(ended.out.splitlines()[-1]).startswith(words(shown(script)[-1].removesuffix("...")))
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     parameters = {arm: cost["parameters"] for arm, cost in results["costs"].items()}
     assert parameters["untied"] - parameters["tied"] in TABLES
@@ -51,7 +69,9 @@ def test_a_comparison_runs_and_learns(script, tmp_path):
 @pytest.mark.slow
 def test_tie_nnx_gpt(capsys):
     names = names_after("tie_nnx_gpt")
-    assert capsys.readouterr().out.startswith("parameters: 34,688 untied, 30,592 tied\n")  # 128 * 32 fewer
+    printed = capsys.readouterr().out
+    assert printed.startswith("parameters: 34,688 untied, 30,592 tied\n")  # 128 * 32 fewer
+    check("tie_nnx_gpt", printed)
     assert names["loss"] < 0.75 * math.log(128)  # of a guess
     assert type(names["model"]) is names["GPT"]
     moments = names["optimizer"].opt_state[0].mu
@@ -62,7 +82,9 @@ def test_tie_nnx_gpt(capsys):
 @pytest.mark.slow
 def test_untie_at_two_thirds(capsys):
     names = names_after("untie_at_two_thirds")
-    lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out
+    check("untie_at_two_thirds", printed)
+    lines = printed.splitlines()
     assert [line.split()[2] for line in lines[:-1]] == ["7,168"] * 4 + ["11,264"] * 2  # tied until step 400
     assert names["loss"] < 0.6 * math.log(128)
     stored, state = names["stored"], names["opt_state"][0]
@@ -81,7 +103,7 @@ def test_check_and_repair(tmp_path, monkeypatch, capsys):
     assert json.loads((names["repaired"] / "config.json").read_text())["tie_word_embeddings"] is False
     weights = [(names[folder] / "model.safetensors").read_bytes() for folder in ("folder", "repaired")]
     assert weights[0][-names["head"].nbytes :] == weights[1][-names["head"].nbytes :]
-    assert names["before"].edit in capsys.readouterr().out
+    check("check_and_repair", capsys.readouterr().out)
 
 
 @pytest.mark.slow
@@ -95,4 +117,5 @@ def test_ensemble_of_seeds(capsys):
     assert (untied[1] != tied[1]).all()
     assert (losses[-1] < 0.75 * math.log(128)).all()
     assert names["row"]["estimate"] == pytest.approx((tied - untied)[-1].mean(), rel=1e-5)
-    assert capsys.readouterr().out.splitlines()[-1].endswith(f"8 seeds: {names['row']['verdict']}")
+    assert names["row"]["verdict"] == "supported"
+    check("ensemble_of_seeds", capsys.readouterr().out)

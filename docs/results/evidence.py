@@ -19,6 +19,7 @@ Entry = Mapping[str, Any]  # a published run
 Claim = tuple[str, Mapping[str, Any]]  # the file of a run, and the row of a claim
 Question = Mapping[str, Any]
 COLUMNS = ["claim", "difference", "run, seeds", "estimate [adjusted interval]", "verdict"]
+LONGEST = 90  # characters of a line of code
 FEWEST = 6  # seeds of a claim that has a row: with 5, no two-sided p is below .05
 DETAILS = "evidence_details.md"
 OTHERS = {"question": "Other claims", "about": "", "claims": ["*"], "details": True}
@@ -208,7 +209,15 @@ def _run(file: str, entry: Entry) -> str:
     commits = [f"`{commit[:7]}{'+' * commit.endswith('+')}`" for commit in _commits(entry)]
     figure = f", [figure](../{entry['figure']})" if entry.get("figure") else ""
     facts = f"[results](results/{file}){figure}, commit {', '.join(commits) or 'unknown'}"
-    return f"\n### {file.removesuffix('.json')}\n\n    {entry['command']}\n\n{facts}\n"
+    return f"\n### {file.removesuffix('.json')}\n\n    {shell(entry['command'])}\n\n{facts}\n"
+
+
+def shell(command: str) -> str:
+    """Return a command as a block of Markdown in which no line is too long, continued before options by backslashes."""
+    options = re.sub(r" (?!--)", "\0", command)  # lines break at the spaces that are left, in front of options
+    width = LONGEST - len(" \\")
+    lines = textwrap.wrap(options, width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False)
+    return " \\\n    ".join(lines).replace("\0", " ")
 
 
 def _commits(entry: Entry) -> list[str]:

@@ -5,9 +5,9 @@ python docs/results/publish.py RUN NAME.json --command "python ..."   # first st
 python docs/results/publish.py --again NAME.json                      # first test the claims of NAME.json by the present rules
 
 Rendered are the marked parts of README.md and of the pages in docs (see `docs.results.markers`), the counts of
-docs/scorecard.md, docs/evidence.md and docs/evidence_details.md. The sentences for a practitioner are listed in
-docs/evidence.json, the questions in docs/questions.json, and runs from which nothing is argued in docs/withdrawn.json, with the
-reason.
+docs/scorecard.md, docs/evidence.md, docs/evidence_details.md, and docs/finding.svg, the figure of the first page. The sentences
+for a practitioner are listed in docs/evidence.json, the questions in docs/questions.json, and runs from which nothing is argued
+in docs/withdrawn.json, with the reason.
 """
 
 import argparse
@@ -19,13 +19,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # docs are not part of the installed package
 
-from docs.results import evidence, markers, published, scorecard
+from docs.results import evidence, first_page, markers, published, scorecard
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 WITHDRAWN, QUESTIONS = ROOT / "docs" / "withdrawn.json", ROOT / "docs" / "questions.json"
 EVIDENCE, EVIDENCE_DETAILS = ROOT / "docs" / "evidence.md", ROOT / "docs" / evidence.DETAILS
 SCORECARD = ROOT / "docs" / "scorecard.md"
+FIGURE = ROOT / "docs" / "finding.svg"
 # Study (`doses`, `variants`: EXor with --doses, --variants) -> the module whose `tables` returns the tables of the report;
 # a function `published_tables` adds those that are only published.
 TABLES = {
@@ -46,7 +47,7 @@ def runs() -> dict[str, dict[str, Any]]:
 
 
 def pages() -> dict[Path, str]:
-    """Return all pages as rendered; raises ValueError, which names the page, if one cannot be rendered."""
+    """Return all pages and the figure as rendered; raises ValueError, which names the page, if one cannot be rendered."""
     rendered = {}
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         try:
@@ -60,6 +61,7 @@ def pages() -> dict[Path, str]:
     chosen, questions, withdrawn = (json.loads(file.read_text()) for file in lists)
     rendered[EVIDENCE] = evidence.page(runs(), chosen, questions, withdrawn)
     rendered[EVIDENCE_DETAILS] = evidence.details(runs(), questions, withdrawn)
+    rendered[FIGURE] = first_page.figure(runs()[first_page.FILE])
     return rendered
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,15 @@ def test_no_page_argues_from_a_withdrawn_run(page):
     assert withdrawn.keys() <= {file.name for file in (DOCS / "results").glob("*.json")}
     text = (DOCS.parent / page).read_text()
     assert [file for file in withdrawn if f"value: {file}" in text] == []
+
+
+def test_long_commands_continue_on_the_next_line_as_a_shell_reads_them():
+    command = f"python x.py --names '{{a: b-c, d: e}}' --long {'x' * 60} --more 1 2 3 --last .5"
+    lines = evidence.shell(command).split("\n    ")  # those of a block of Markdown
+    assert [line[:6] for line in lines[1:]] == ["    --"] * (len(lines) - 1)
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 90
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
 
 
 def test_runs_by_earlier_rules_have_no_rows():

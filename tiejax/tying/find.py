@@ -101,7 +101,7 @@ def tie_between(tree: PyTree, source: Callable[[Any], Any], target: Callable[[An
 
     Examples:
         >>> params = {"embed": {"table": 1.0}, "head": [2.0, 3.0]}
-        >>> str(tie_between(params, lambda tree: tree["embed"]["table"], lambda tree: tree["head"][1]))
+        >>> str(tie_between(params, lambda x: x["embed"]["table"], lambda x: x["head"][1]))
         'tie embed/table -> head/1'
     """
     for role, select in (("source", source), ("target", target)):

@@ -141,7 +141,8 @@ def load_full(stored: PyTree, full: PyTree, ties: TiesLike, atol: float = 0.0) -
         >>> import numpy as np
         >>> table = np.arange(6.0).reshape(3, 2)
         >>> ties = Tie("embed", "head", transform="transpose")
-        >>> load_full({"embed": np.zeros((3, 2)), "head": None}, {"embed": table, "head": table.T}, ties)["head"] is None
+        >>> stored = {"embed": np.zeros((3, 2)), "head": None}
+        >>> load_full(stored, {"embed": table, "head": table.T}, ties)["head"] is None
         True
     """
     kept, treedef = leaves_by_path(stored)

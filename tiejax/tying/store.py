@@ -172,7 +172,8 @@ def count_parameters(params: PyTree, ties: TiesLike = ()) -> int:
     Examples:
         >>> import numpy as np
         >>> params = {"embed": np.ones((5, 2)), "head": np.ones((2, 5)), "bias": np.zeros(5)}
-        >>> count_parameters(params), count_parameters(params, Tie("embed", "head", transform="transpose"))
+        >>> tie = Tie("embed", "head", transform="transpose")
+        >>> count_parameters(params), count_parameters(params, tie)
         (25, 15)
     """
     targets = {tie.target for tie in resolve(ties, params)}

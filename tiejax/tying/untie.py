@@ -256,7 +256,8 @@ def retie(
         >>> import optax
         >>> optimizer = optax.adamw(1e-3)
         >>> params = {"embed": jnp.array([1.0, 2.0]), "head": jnp.array([3.0, 4.0])}
-        >>> stored, opt_state = retie(optimizer, params, optimizer.init(params), [Tie("embed", "head")], keep="mean")
+        >>> opt_state, tie = optimizer.init(params), Tie("embed", "head")
+        >>> stored, opt_state = retie(optimizer, params, opt_state, tie, keep="mean")
         >>> stored["embed"].tolist(), stored["head"]
         ([2.0, 3.0], None)
     """

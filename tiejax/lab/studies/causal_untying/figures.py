@@ -90,7 +90,7 @@ def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
     labels = [names.get(arm, str(fraction)) for arm, fraction in zip(arms, fractions, strict=True)]
     panel.set_xticks([APART, *x], ["never,\nindependent", *labels], fontsize=8)
     panel.set_xlabel("share of the run for which the tables are tied")
-    panel.set_ylabel("final loss - that of tied (nats a token)")
+    panel.set_ylabel("final loss - that of always tied (nats a token);\nbelow 0: lower than always tied")
     return Plot(
         "final",
         "Final validation loss less that of the always tied model of the same seed: a dot per seed, bars and line: means. "
