@@ -17,7 +17,7 @@ from experiments.bench.arithmetic import device_rates, text_flops
 from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
 from experiments.bench.encoder import OURS, TRAINER
 from experiments.bench.settings import Form, TextBench
-from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
+from experiments.bench.timing import TimedEnsemble, ratio, recording_nothing, spread, write_results
 from tiejax import training
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -28,17 +28,10 @@ from tiejax.models.shapes import Shape
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.training.loss import cross_entropy
 
-
-def _loop() -> Callable[[Any], Train]:
-    from experiments.bench.torch_text import train_by_loop
-
-    return train_by_loop
-
-
 SIDES = {
-    OURS: Side("ours", (), lambda: train_ours),
+    OURS: Side("ours", (), "experiments.bench.text:train_ours"),
     "trainer": TRAINER,
-    "loop": Side("the plain torch loop", ("torch",), _loop),
+    "loop": Side("the plain torch loop", ("torch",), "experiments.bench.torch_text:train_by_loop"),
 }
 
 
@@ -78,11 +71,11 @@ def compare_with_torch(settings: TextBench, console: Console) -> list[dict[str, 
         tokenizer.write_bytes(text.tokenizer)
         jobs = {side: job_of(settings, side, text, planned, tokenizer) for side in installed(SIDES, console)}
         variables = environment_of_sides(device_a_core=settings.seeds % environment.cores() == 0)
-        contenders = {side: Contender(SIDES[side].load(), [job], variables) for side, job in jobs.items()}
+        contenders = {side: Contender(SIDES[side].train, [job], variables) for side, job in jobs.items()}
         rates = take_turns(contenders, settings.repeats, settings.seconds)
     rows = []
     for side, measured in rates.items():
-        over = spread([ours / theirs for ours, theirs in zip(rates[OURS], measured, strict=True)])
+        over = ratio(rates[OURS], measured)
         rows.append({"side": side, **spread(measured), "ours_over": None if side == OURS else over})
         console.say(
             f"{SIDES[side].label:>22}  {rows[-1]['median']:8,.0f} tokens/s ({rows[-1]['min']:,.0f} to {rows[-1]['max']:,.0f})"

@@ -30,7 +30,7 @@ def test_both_sides_have_the_same_number_of_parameters():
     """The library's model is tied."""
     torch_decoder = pytest.importorskip("experiments.bench.torch_decoder")
     model = torch_decoder.build(causal.job_of(SMALL, "torch"))
-    number = size_of(SMALL.study_settings, 40, Arm("tied", True)).parameters
+    number = size_of(SMALL.study_settings(), 40, Arm("tied", True)).parameters
     assert sum(parameter.numel() for parameter in model.parameters()) == number
 
 

@@ -9,7 +9,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.settings.sizes import Need, check_memory, check_steps
+from tiejax.lab.settings.sizes import check_memory, check_steps
 from tiejax.lab.studies.text_mlm import sizes
 from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
@@ -58,11 +58,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
     decided = sizes.Decided(
         text.twins.vocabulary, len(pairs_of(text)[0]), len(buckets_of(text)[0]), planned.steps, planned.rows, planned.mesh
     )
-
-    def need(others: Settings) -> Need:
-        return sizes.need(others, decided.under(settings, others))
-
-    check_memory(settings, need, sizes.OPTIONS, alone=jax.process_count() == 1)
+    check_memory(settings, sizes.need(settings, decided), sizes.FLAGS, alone=jax.process_count() == 1)
     return text, planned
 
 
