@@ -6,6 +6,7 @@ publishes only the files in docs/.
 
 import posixpath
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -19,14 +20,13 @@ MARK = re.compile(
     r"<!-- (?:(?:table|value|cell): .+?|(?:end of )?(?:counts|architectures)|end|end of table) -->|<span></span>", re.DOTALL
 )
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
-PLACEHOLDER = "https://example.org/"  # of the addresses in pyproject.toml while there is no public repository
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Link the repository in the header of every page, if pyproject.toml has its address and not a placeholder."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    address = project.get("urls", {}).get("Repository", PLACEHOLDER)
-    if not address.startswith(PLACEHOLDER):
+    address = project.get("urls", {}).get("Repository")
+    if address and not runpy.run_path(str(ROOT / "hatch_build.py"))["is_placeholder"](address):
         config.repo_url, config.repo_name = address, "Repository"
     return config
 

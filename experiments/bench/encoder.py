@@ -20,7 +20,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text, prepare_text
-from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows
+from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 
 OURS = "ours"
 
@@ -110,7 +110,7 @@ def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan,
 def plan(study: Settings, text: Text, devices: int) -> StepPlan:
     """Return the plan of a step on `devices` devices, with the fewest devices per model that keep all of them busy."""
     lengths, mesh = np.diff(text.train.offsets), devices_of_member(len(study.seed_list), devices, devices)
-    return plan_rows(lengths, study.batch_rows, study.max_length, True, mesh, ENDLESS)
+    return plan_steps(lengths, study.batch_rows, study.max_length, True, mesh, ENDLESS)
 
 
 def sentences_of(text: Text, planned: StepPlan) -> int:
