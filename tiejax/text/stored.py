@@ -89,13 +89,13 @@ def prepare(
 
     Args:
         form: the type of the prepared set.
-        names: the names of the texts by setting, as in `corpus.documents`.
+        names: the names of the texts by setting, as in `corpus.sources`.
         recipe: (texts, their fingerprints, vocab_size) -> how to tokenise them; called while the folder is locked.
         tokenizer: as in `tokenizer.load`; None to train one, once per text.
         vocab_size: maximum size of the vocabulary if a tokenizer is trained.
         folder: folder of prepared data, created if missing.
-        text_feature: as in `corpus.documents`.
-        tfds_dir: as in `corpus.documents`.
+        text_feature: as in `corpus.sources`.
+        tfds_dir: as in `corpus.sources`.
         trained: file of a tokenizer trained on this text earlier, used instead of training one.
         say: called with one-line messages for the user.
         progress: called with (phase, done, total) from time to time.
