@@ -11,6 +11,7 @@ from experiments.bench.arithmetic import FORWARD_AND_BACKWARD, device_rates
 from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
 from experiments.bench.settings import CausalBench
 from experiments.bench.timing import ratio, spread, write_results
+from tiejax import tying
 from tiejax.lab.comparison.training import Members, Trainer
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -48,21 +49,8 @@ def job_of(settings: CausalBench, side: str) -> Any:
     """Return the job of a side's process."""
     if side == "ours":
         return settings
-    from experiments.bench.torch_decoder import Job
-
-    return Job(
-        architecture="gpt2",
-        owner=tuple(range(settings.layers)),
-        width=settings.width,
-        heads=settings.heads,
-        vocabulary=settings.vocab_size,
-        context=settings.context,
-        batch_size=settings.batch_size,
-        threads=1 if side == EACH else environment.cores(),
-        learning_rate=1e-3,
-        weight_decay=0.1,
-        clip=1.0,
-    )
+    threads = 1 if side == EACH else environment.cores()
+    return decoder.torch_job(settings.study_settings(), "gpt2", tying.independent(settings.layers), 1e-3, threads)
 
 
 def parts_of(study: Settings, vocabulary: int) -> tuple[Trainer, plan.Arm]:

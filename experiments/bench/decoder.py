@@ -80,19 +80,24 @@ def job_of(settings: DecoderBench, entry: Entry) -> Any:
     """Return the job of each process of an entry."""
     if entry.side == OURS:
         return OurJob(settings, entry.layers, entry.distinct)
+    study, owner = settings.study_settings(entry.layers, "compact"), owner_of(entry.layers, entry.distinct)
+    return torch_job(study, settings.architecture, owner, study.learning_rate, environment.cores() // processes(entry))
+
+
+def torch_job(study: Any, architecture: Literal["gpt2", "bert"], owner: tying.Owner, learning_rate: float, threads: int) -> Any:
+    """Return the job of a torch process: a model as that of a study, in which layer i is layer owner[i]."""
     from experiments.bench.torch_decoder import Job
 
-    study = settings.study_settings(entry.layers, "compact")
     return Job(
-        architecture=settings.architecture,
-        owner=tuple(owner_of(entry.layers, entry.distinct).tolist()),
+        architecture=architecture,
+        owner=tuple(owner.tolist()),
         width=study.width,
         heads=study.heads,
-        vocabulary=settings.vocab_size,
+        vocabulary=study.vocab_size,
         context=study.context,
         batch_size=study.batch_size,
-        threads=environment.cores() // processes(entry),
-        learning_rate=study.learning_rate,
+        threads=threads,
+        learning_rate=learning_rate,
         weight_decay=study.weight_decay,
         clip=study.clip,
     )

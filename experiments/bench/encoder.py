@@ -20,6 +20,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text, prepare_text
+from tiejax.models.shapes import Shape
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 
 OURS = "ours"
@@ -85,26 +86,28 @@ def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan,
     """Return the jobs of an entry, one per process: our process trains all models, a torch process trains one."""
     if entry.side == OURS:
         return [OurJob(settings, entry.models)]
+    study, threads = settings.study_settings(1), environment.cores() // entry.models
+    job = torch_job(study, text, planned, tokenizer, settings.SHAPE, sentences_of(text, planned), threads)
+    return [job._replace(warm_up=study.warm_up, clip=study.clip)] * entry.models
+
+
+def torch_job(study: Any, text: Any, planned: StepPlan, tokenizer: Path, shape: Shape, sentences: int, threads: int) -> Any:
+    """Return the job of a torch process: a model of this shape on the text of a study, with its rates."""
     from experiments.bench.torch_encoder import Job
 
-    study = settings.study_settings(1)
-    threads = environment.cores() // entry.models
-    job = Job(
-        shape=settings.SHAPE,
+    return Job(
+        shape=shape,
         ids=text.train.ids,
         offsets=text.train.offsets,
         vocabulary=text.vocabulary,
         tokenizer=str(tokenizer),
         rows=planned.rows,
         row_length=study.max_length,
-        sentences=sentences_of(text, planned),
+        sentences=sentences,
         threads=threads,
         learning_rate=study.learning_rate,
         weight_decay=study.weight_decay,
-        warm_up=study.warm_up,
-        clip=study.clip,
     )
-    return [job] * entry.models
 
 
 def plan(study: Settings, text: Text, devices: int) -> StepPlan:

@@ -196,11 +196,18 @@ def check_disk(settings: Any, needed: int, flags: Flags, out: Path, existing: Se
 
 
 def _named(settings: Any, flags: Sequence[str]) -> str:
-    """Return those of the flags that differ from their defaults, with their values; if none does, all of them."""
+    """Return those of the flags that are far from their defaults, with their values; if none is, all of them."""
     default = type(settings)().resolved()
     values = {flag: value for flag in flags if (value := getattr(settings, flag)) is not None}
-    named = {flag: value for flag, value in values.items() if value != getattr(default, flag)} or values
+    named = {flag: value for flag, value in values.items() if _is_far(value, getattr(default, flag))} or values
     return ", ".join(f"--{flag} {value}" if isinstance(value, int) else f"--{flag}" for flag, value in named.items())
+
+
+def _is_far(value: Any, default: Any) -> bool:
+    """Return whether a setting differs from its default, a number by a factor of 4: smaller changes often follow from others."""
+    if isinstance(value, int) and isinstance(default, int):
+        return max(value, default) >= 4 * min(value, default)
+    return bool(value != default)
 
 
 def in_units(size: int) -> str:
