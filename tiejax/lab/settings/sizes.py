@@ -204,7 +204,7 @@ def _named(settings: Any, flags: Sequence[str]) -> str:
 
 
 def _is_far(value: Any, default: Any) -> bool:
-    """Return whether a setting differs from its default, a number by a factor of 4: smaller changes often follow from others."""
+    """Return whether a setting differs from its default, a number by a factor of 4 or more."""
     if isinstance(value, int) and isinstance(default, int):
         return max(value, default) >= 4 * min(value, default)
     return bool(value != default)
