@@ -108,10 +108,9 @@ def _is_whole(content: Mapping[str, Any]) -> bool:
 
 def _is_parts(parts: Any) -> bool:
     """Return whether a value is a list of values of the setting `seeds`."""
-    numbers = (
-        [seed for part in parts for seed in (part if isinstance(part, list) else [part])] if isinstance(parts, list) else [""]
+    return isinstance(parts, list) and all(
+        type(seed) is int for part in parts for seed in (part if isinstance(part, list) else [part])
     )
-    return all(type(number) is int for number in numbers)
 
 
 def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:

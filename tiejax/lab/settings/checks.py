@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.settings.sizes import MOST_SEEDS, check_all_most, check_most
+from tiejax.lab.settings.sizes import MOST_SEEDS, check_most
 from tiejax.system.visible import cut
 
 
@@ -106,11 +106,11 @@ def check_utf8(config: Any, names: Sequence[str]) -> None:
 
 def check_counts(config: Any, names: Sequence[str]) -> None:
     """Check that integer fields are at least 1 and at most `sizes.most_of(name)`; None and text are not checked."""
-    counts = {name: value for name in names if isinstance(value := getattr(config, name), int)}
-    for name, value in counts.items():
-        if value < 1:
-            raise BadInput(f"--{name}: expected an integer >= 1, got {cut(value)}")
-    check_all_most(counts)
+    for name in names:
+        if isinstance(value := getattr(config, name), int):
+            if value < 1:
+                raise BadInput(f"--{name}: expected an integer >= 1, got {cut(value)}")
+            check_most(name, value)
 
 
 def check_positive(config: Any, names: Sequence[str]) -> None:

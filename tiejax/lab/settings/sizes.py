@@ -61,12 +61,6 @@ def check_most(option: str, value: float, name: str | None = None) -> None:
         raise BadInput(f"--{option}: expected at most {most:,}, got {cut(value)}")
 
 
-def check_all_most(counts: Mapping[str, float]) -> None:
-    """Raise BadInput if one of the counts, by option, is too large."""
-    for option, value in counts.items():
-        check_most(option, value)
-
-
 def check_steps(option: str, value: float, steps: float) -> None:
     """Raise BadInput if the value of an option results in too many steps."""
     if steps > MOST_STEPS:
