@@ -10,11 +10,6 @@ RELATIVE = re.compile(r"(?<=\]\()(?!\w+:|#)[^)\s]+")
 IMAGES = (".png", ".svg")
 
 
-def is_placeholder(address: str) -> bool:
-    """Return whether an address in pyproject.toml stands for one that is not known yet, as there is no public repository."""
-    return "://example." in address
-
-
 def absolute(readme: str, repository: str, version: str) -> str:
     """Return Markdown whose relative links lead to the files of this version in the repository."""
 

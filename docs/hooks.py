@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 MARK = re.compile(
     r"<!-- (?:(?:table|value|cell): .+?|(?:end of )?(?:counts|architectures)|end|end of table) -->|<span></span>", re.DOTALL
 )
+IS_PLACEHOLDER = runpy.run_path(str(ROOT / ".ci" / "release.py"))["is_placeholder"]
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
 
 
@@ -26,7 +27,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Link the repository in the header of every page, if pyproject.toml has its address and not a placeholder."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     address = project.get("urls", {}).get("Repository")
-    if address and not runpy.run_path(str(ROOT / "hatch_build.py"))["is_placeholder"](address):
+    if address and not IS_PLACEHOLDER(address):
         config.repo_url, config.repo_name = address, "Repository"
     return config
 
