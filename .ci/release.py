@@ -12,8 +12,12 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PLACEHOLDER = "://example."
 ENTRY = re.compile(r"^## (\S+)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def is_placeholder(address: str) -> bool:
+    """Return whether an address in pyproject.toml is a placeholder, which it is while there is no public repository."""
+    return "://example." in address
 
 
 def problems(tag: str, pyproject: dict, changes: str) -> list[str]:
@@ -25,7 +29,7 @@ def problems(tag: str, pyproject: dict, changes: str) -> list[str]:
         found.append(f"the tag is {tag}, the version in pyproject.toml {version}")
     if latest is None or latest[1] != version or not latest[2].strip():
         found.append(f"CHANGELOG.md does not begin with an entry of {version}")
-    found += [f"the URL {name} in pyproject.toml is the placeholder {url}" for name, url in urls.items() if PLACEHOLDER in url]
+    found += [f"the URL {name} in pyproject.toml is the placeholder {url}" for name, url in urls.items() if is_placeholder(url)]
     return found
 
 

@@ -6,6 +6,7 @@ publishes only the files in docs/.
 
 import posixpath
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -18,15 +19,15 @@ ROOT = Path(__file__).parents[1]
 MARK = re.compile(
     r"<!-- (?:(?:table|value|cell): .+?|(?:end of )?(?:counts|architectures)|end|end of table) -->|<span></span>", re.DOTALL
 )
+IS_PLACEHOLDER = runpy.run_path(str(ROOT / ".ci" / "release.py"))["is_placeholder"]
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)")
-PLACEHOLDER = "https://example.org/"  # of the addresses in pyproject.toml while there is no public repository
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Link the repository in the header of every page, if pyproject.toml has its address and not a placeholder."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    address = project.get("urls", {}).get("Repository", PLACEHOLDER)
-    if not address.startswith(PLACEHOLDER):
+    address = project.get("urls", {}).get("Repository")
+    if address and not IS_PLACEHOLDER(address):
         config.repo_url, config.repo_name = address, "Repository"
     return config
 

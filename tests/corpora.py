@@ -66,10 +66,15 @@ def closed_port() -> int:
         return taken.getsockname()[1]
 
 
+def documents(names: list[str], text_feature: str | None = None, tfds_dir: str | None = None) -> Iterator[str]:
+    """The documents of a corpus, in order."""
+    return corpus.read(corpus.sources(names, text_feature, tfds_dir))
+
+
 def refused(names: list[str], *words: str, **options: str) -> None:
     """Assert that reading these raises a CorpusError of one line that begins with a setting and contains all of `words`."""
     with pytest.raises(CorpusError) as error:
-        list(corpus.documents(names, **options))
+        list(documents(names, **options))
     line = str(error.value)
     assert line.partition(" ")[0].removesuffix(":") in FIELDS
     assert len(line.splitlines()) == 1

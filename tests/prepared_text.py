@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from corpora import ROOT
+from corpora import ROOT, documents
 from processes import start_python
 
 from tiejax.text import corpus, tokenizer
@@ -45,7 +45,7 @@ def by_loop(text: Path, found: Prepared, max_length: int, min_length: int) -> tu
     """Tokens of every sentence, framed by the template of the tokenizer; numbers of dropped and cut sentences."""
     model = tokenizer.load(str(found.tokenizer_file))
     kept, dropped, cut = [], 0, 0
-    for document in corpus.documents([str(text)]):
+    for document in documents([str(text)]):
         for sentence in corpus.sentences(document):
             tokens = model.encode(sentence).ids
             cut += len(tokens) > max_length

@@ -10,7 +10,8 @@ from experiments.bench import decoder
 from experiments.bench.arithmetic import FORWARD_AND_BACKWARD, device_rates
 from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
 from experiments.bench.settings import CausalBench
-from experiments.bench.timing import spread, write_results
+from experiments.bench.timing import ratio, spread, write_results
+from tiejax import tying
 from tiejax.lab.comparison.training import Members, Trainer
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -25,7 +26,8 @@ BLOCKS = 64
 
 
 EACH = "torch-each"  # a model on each core, as ours
-SIDES = {"ours": Side("ours", (), lambda: train_ours), "torch": decoder.SIDES["torch"], EACH: decoder.SIDES["torch-each"]}
+OURS = Side("ours", (), "experiments.bench.causal:train_ours")
+SIDES = {"ours": OURS, "torch": decoder.SIDES["torch"], EACH: decoder.SIDES["torch-each"]}
 
 
 def run(settings: CausalBench, console: Console) -> None:
@@ -34,7 +36,7 @@ def run(settings: CausalBench, console: Console) -> None:
     sides = installed(SIDES, console)
     processes = {name: environment.cores() if name == EACH else 1 for name in sides}
     contenders = {
-        name: Contender(SIDES[name].load(), [job_of(settings, name)] * number, variables) for name, number in processes.items()
+        name: Contender(SIDES[name].train, [job_of(settings, name)] * number, variables) for name, number in processes.items()
     }
     rates = take_turns(contenders, settings.repeats, settings.seconds)
     results = results_of(settings, rates, device_rates()["flops"])
@@ -47,21 +49,8 @@ def job_of(settings: CausalBench, side: str) -> Any:
     """Return the job of a side's process."""
     if side == "ours":
         return settings
-    from experiments.bench.torch_decoder import Job
-
-    return Job(
-        architecture="gpt2",
-        owner=tuple(range(settings.layers)),
-        width=settings.width,
-        heads=settings.heads,
-        vocabulary=settings.vocab_size,
-        context=settings.context,
-        batch_size=settings.batch_size,
-        threads=1 if side == EACH else environment.cores(),
-        learning_rate=1e-3,
-        weight_decay=0.1,
-        clip=1.0,
-    )
+    threads = 1 if side == EACH else environment.cores()
+    return decoder.torch_job(settings.study_settings(), "gpt2", tying.independent(settings.layers), 1e-3, threads)
 
 
 def parts_of(study: Settings, vocabulary: int) -> tuple[Trainer, plan.Arm]:
@@ -77,7 +66,7 @@ def parts_of(study: Settings, vocabulary: int) -> tuple[Trainer, plan.Arm]:
 
 def train_ours(settings: CausalBench) -> Train:
     """Return our training of one untied model on each device, compiled and warmed up."""
-    trainer, arm = parts_of(settings.study_settings, settings.vocab_size)
+    trainer, arm = parts_of(settings.study_settings(), settings.vocab_size)
     members = Members(range(jax.device_count()), [1e-3] * jax.device_count())
     ensemble = trainer.ensemble(arm, 0, trainer.steps)
     training = Training(ensemble, members.seeds)
@@ -114,8 +103,7 @@ def results_of(settings: CausalBench, rates: dict[str, list[float]], flops: floa
         "share_of_products": {name: spread([rate * share for rate in measured]) for name, measured in rates.items()},
     }
     for name in (name for name in rates if name != "ours"):
-        over = [ours / theirs for ours, theirs in zip(rates["ours"], rates[name], strict=True)]
-        results[f"over_{name.replace('-', '_')}"] = spread(over)
+        results[f"over_{name.replace('-', '_')}"] = ratio(rates["ours"], rates[name])
     return results
 
 

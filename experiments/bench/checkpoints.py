@@ -35,6 +35,7 @@ print(json.dumps([time.perf_counter() - began, used.ru_utime + used.ru_stime, us
 sys.stdout.flush()
 os._exit(min(abs(os.waitstatus_to_exitcode(status)), 255))
 """
+LARGE = "BF16"  # data type of large tables
 SMALL = 64  # rows and columns of the tables in a small folder
 
 
@@ -73,13 +74,13 @@ def run(settings: CheckpointsBench, console: Console) -> None:
 
 def jobs(settings: CheckpointsBench) -> list[Job]:
     """Return the measurements of the selected commands."""
-    rows, width, dtype = settings.rows, settings.width, settings.dtype
-    large = f"{rows:,} x {width:,} in {DTYPES[dtype]}"
+    rows, width = settings.rows, settings.width
+    large = f"{rows:,} x {width:,} in {DTYPES[LARGE]}"
     tall, narrow = settings.factorised
     folders = [str(number) for number in range(settings.folders)]
 
     def two_tables(folder: Path) -> None:
-        write_tables(folder / "model", rows, width, dtype)
+        write_tables(folder / "model", rows, width, LARGE)
 
     every = {
         "check": [

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
+from tiejax.lab.settings.study import Entry, function_of
 
 K = TypeVar("K")
 S = TypeVar("S", bound=str)
@@ -36,13 +37,13 @@ Train = Callable[[float], Work]  # trains for about as many seconds as its argum
 class Side(NamedTuple):
     """A side of a comparison.
 
-    label: its name in the output. packages: those it needs. load: imports and returns the function that builds its `Train` from
-    a job; it is called only if the packages are installed.
+    label: its name in the output. packages: those it needs. train: the function that builds its `Train` from a job, a string if
+    its module can be imported only if the packages are installed.
     """
 
     label: str
     packages: Sequence[str]
-    load: Callable[[], Callable[[Any], Train]]
+    train: Entry
 
     def missing(self) -> list[str]:
         """Return the packages that are not installed."""
@@ -60,11 +61,11 @@ def installed(sides: Mapping[S, Side], console: Console) -> list[S]:
 class Contender:
     """Processes that train at the same time and are measured together. A context manager: the processes end with it.
 
-    make: builds the `Train` of a process from its job; pickled by name, so it must be a top-level function of a module.
-    jobs: one per process. environment: variables of the processes, added to those of this one.
+    make: builds the `Train` of a process from its job: a top-level function of a module, or "module:name" of one. jobs: one per
+    process. environment: variables of the processes, added to those of this one.
     """
 
-    def __init__(self, make: Callable[[Any], Train], jobs: Sequence[Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, make: Entry, jobs: Sequence[Any], environment: Mapping[str, str]) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipes, self._processes = list[Connection](), list[Any]()
         with changed(environment):
@@ -126,9 +127,9 @@ def environment_of_sides(device_a_core: bool) -> dict[str, str]:
     return {**devices_on_cpu(device_a_core), "TOKENIZERS_PARALLELISM": "false"}
 
 
-def serve(make: Callable[[Any], Train], job: Any, pipe: Connection) -> None:
+def serve(make: Entry, job: Any, pipe: Connection) -> None:
     """Build the `Train` of a job and report that it is ready; then answer requests to train until the pipe is closed."""
-    train = make(job)
+    train: Train = function_of(make)(job)
     pipe.send("ready")
     with contextlib.suppress(EOFError):
         while True:

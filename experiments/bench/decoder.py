@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -10,7 +10,7 @@ import jax
 from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
 from experiments.bench.layers import TimedForm, distinct_layers, random_blocks
 from experiments.bench.settings import DecoderBench
-from experiments.bench.timing import spread, write_results
+from experiments.bench.timing import ratio, spread, write_results
 from tiejax import tying
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -23,16 +23,11 @@ TORCH: SideName = "torch"  # one model on all cores
 TORCH_EACH: SideName = "torch-each"  # a model on each core, as ours
 
 
-def _torch() -> Callable[[Any], Train]:
-    from experiments.bench.torch_decoder import train_by_library
-
-    return train_by_library
-
-
+LIBRARY = ("torch", "transformers"), "experiments.bench.torch_decoder:train_by_library"
 SIDES: dict[SideName, Side] = {
-    OURS: Side("ours", (), lambda: train_ours),
-    TORCH: Side("the library's model", ("torch", "transformers"), _torch),
-    TORCH_EACH: Side("the library's model on each core", ("torch", "transformers"), _torch),
+    OURS: Side("ours", (), "experiments.bench.decoder:train_ours"),
+    TORCH: Side("the library's model", *LIBRARY),
+    TORCH_EACH: Side("the library's model on each core", *LIBRARY),
 }
 
 
@@ -71,7 +66,7 @@ def measure(settings: DecoderBench, entries: Sequence[Entry]) -> dict[Entry, lis
     """Return tokens per second of each entry, those of all its models; the entries take turns."""
     variables = environment_of_sides(device_a_core=True)
     contenders = {
-        entry: Contender(SIDES[entry.side].load(), [job_of(settings, entry)] * processes(entry), variables) for entry in entries
+        entry: Contender(SIDES[entry.side].train, [job_of(settings, entry)] * processes(entry), variables) for entry in entries
     }
     return take_turns(contenders, settings.repeats, settings.seconds)
 
@@ -85,19 +80,24 @@ def job_of(settings: DecoderBench, entry: Entry) -> Any:
     """Return the job of each process of an entry."""
     if entry.side == OURS:
         return OurJob(settings, entry.layers, entry.distinct)
+    study, owner = settings.study_settings(entry.layers, "compact"), owner_of(entry.layers, entry.distinct)
+    return torch_job(study, settings.architecture, owner, study.learning_rate, environment.cores() // processes(entry))
+
+
+def torch_job(study: Any, architecture: Literal["gpt2", "bert"], owner: tying.Owner, learning_rate: float, threads: int) -> Any:
+    """Return the job of a torch process: a model as that of a study, in which layer i is layer owner[i]."""
     from experiments.bench.torch_decoder import Job
 
-    study = settings.study_settings(entry.layers, "compact")
     return Job(
-        architecture=settings.architecture,
-        owner=tuple(owner_of(entry.layers, entry.distinct).tolist()),
+        architecture=architecture,
+        owner=tuple(owner.tolist()),
         width=study.width,
         heads=study.heads,
-        vocabulary=settings.vocab_size,
+        vocabulary=study.vocab_size,
         context=study.context,
         batch_size=study.batch_size,
-        threads=environment.cores() // processes(entry),
-        learning_rate=study.learning_rate,
+        threads=threads,
+        learning_rate=learning_rate,
         weight_decay=study.weight_decay,
         clip=study.clip,
     )
@@ -144,7 +144,7 @@ def row_of(settings: DecoderBench, entry: Entry, rates: Mapping[Entry, Sequence[
 
     def over(side: SideName) -> dict[str, float] | None:
         other = rates.get(entry._replace(side=side)) if entry.side == OURS else None
-        return None if other is None else spread([ours / theirs for ours, theirs in zip(measured, other, strict=True)])
+        return None if other is None else ratio(measured, other)
 
     ratios = {"over_torch": over(TORCH), "over_torch_each": over(TORCH_EACH)}
     return {**entry._asdict(), **spread([1000 * tokens / rate for rate in measured]), **ratios}

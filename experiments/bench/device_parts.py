@@ -51,7 +51,7 @@ def exor(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
     if rates and jax.default_backend() == "gpu":
         looped = build_ensemble(dataclasses.replace(study, graph_loops=True))
         yield {"losses_of_graph_loops": first_losses(looped, study.seed_list[:4], settings.first_steps)}
-    whole = dataclasses.replace(study, steps=settings.exor_steps, exact_every=1000).resolved()
+    whole = dataclasses.replace(study, steps=None, exact_every=1000).resolved()
     records = training.train(build_ensemble(whole), whole.seed_list).records["exact"]["cross_entropy"]
     _, bayes = bayes_risk(whole.tasks[0], split(whole.bits)["train"])
     solved = records[-1, :, :, 0] < bayes + SOLVED_WITHIN  # records are [record, seed, arm, split]

@@ -4,7 +4,7 @@ All sides take turns, in two forms: one model on all cores; and one model per co
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,35 +13,25 @@ import numpy as np
 
 from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
 from experiments.bench.settings import ENDLESS, EncoderBench
-from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
+from experiments.bench.timing import TimedEnsemble, ratio, recording_nothing, spread, write_results
 from tiejax import training
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text, prepare_text
-from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_rows
+from tiejax.models.shapes import Shape
+from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 
 OURS = "ours"
 
 
-def _trainer() -> Callable[[Any], Train]:
-    from experiments.bench.torch_encoder import train_by_library
-
-    return train_by_library
-
-
-def _loop() -> Callable[[Any], Train]:
-    from experiments.bench.torch_encoder import train_by_loop
-
-    return train_by_loop
-
-
-TRAINER = Side("the library's trainer", ("torch", "transformers", "accelerate"), _trainer)
+TORCH = "experiments.bench.torch_encoder"
+TRAINER = Side("the library's trainer", ("torch", "transformers", "accelerate"), f"{TORCH}:train_by_library")
 SIDES = {
-    OURS: Side("ours", (), lambda: train_ours),
+    OURS: Side("ours", (), "experiments.bench.encoder:train_ours"),
     "trainer": TRAINER,
-    "loop": Side("the plain torch loop", ("torch",), _loop),
+    "loop": Side("the plain torch loop", ("torch",), f"{TORCH}:train_by_loop"),
 }
 
 
@@ -73,8 +63,8 @@ def run(settings: EncoderBench, console: Console) -> None:
     for row in rows:
         console.say(row_line(row))
     ratios = [ratio_of(entry, rates) for entry in entries if entry.side != OURS]
-    for ratio in ratios:
-        console.say(ratio_line(ratio))
+    for row in ratios:
+        console.say(ratio_line(row))
     measured = {
         "rows": rows,
         "ratios": ratios,
@@ -88,7 +78,7 @@ def run(settings: EncoderBench, console: Console) -> None:
 def measure(settings: EncoderBench, entries: Sequence[Entry], jobs: Mapping[Entry, Sequence[Any]]) -> dict[Entry, list[float]]:
     """Return tokens per second of each entry; the entries take turns."""
     variables = environment_of_sides(device_a_core=True)
-    contenders = {entry: Contender(SIDES[entry.side].load(), jobs[entry], variables) for entry in entries}
+    contenders = {entry: Contender(SIDES[entry.side].train, jobs[entry], variables) for entry in entries}
     return take_turns(contenders, settings.repeats, settings.seconds)
 
 
@@ -96,32 +86,34 @@ def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan,
     """Return the jobs of an entry, one per process: our process trains all models, a torch process trains one."""
     if entry.side == OURS:
         return [OurJob(settings, entry.models)]
+    study, threads = settings.study_settings(1), environment.cores() // entry.models
+    job = torch_job(study, text, planned, tokenizer, settings.SHAPE, sentences_of(text, planned), threads)
+    return [job._replace(warm_up=study.warm_up, clip=study.clip)] * entry.models
+
+
+def torch_job(study: Any, text: Any, planned: StepPlan, tokenizer: Path, shape: Shape, sentences: int, threads: int) -> Any:
+    """Return the job of a torch process: a model of this shape on the text of a study, with its rates."""
     from experiments.bench.torch_encoder import Job
 
-    study = settings.study_settings(1)
-    threads = environment.cores() // entry.models
-    job = Job(
-        shape=settings.SHAPE,
+    return Job(
+        shape=shape,
         ids=text.train.ids,
         offsets=text.train.offsets,
         vocabulary=text.vocabulary,
         tokenizer=str(tokenizer),
         rows=planned.rows,
         row_length=study.max_length,
-        sentences=sentences_of(text, planned),
+        sentences=sentences,
         threads=threads,
         learning_rate=study.learning_rate,
         weight_decay=study.weight_decay,
-        warm_up=study.warm_up,
-        clip=study.clip,
     )
-    return [job] * entry.models
 
 
 def plan(study: Settings, text: Text, devices: int) -> StepPlan:
     """Return the plan of a step on `devices` devices, with the fewest devices per model that keep all of them busy."""
     lengths, mesh = np.diff(text.train.offsets), devices_of_member(len(study.seed_list), devices, devices)
-    return plan_rows(lengths, study.batch_rows, study.max_length, True, mesh, ENDLESS)
+    return plan_steps(lengths, study.batch_rows, study.max_length, True, mesh, ENDLESS)
 
 
 def sentences_of(text: Text, planned: StepPlan) -> int:
@@ -165,8 +157,7 @@ def row_of(entry: Entry, rates: Sequence[float]) -> dict[str, Any]:
 
 def ratio_of(entry: Entry, rates: Mapping[Entry, Sequence[float]]) -> dict[str, Any]:
     """Return the ratio of our rate to that of an entry with the same number of models, by measurement."""
-    pairs = zip(rates[Entry(OURS, entry.models)], rates[entry], strict=True)
-    return {"over": entry.side, "models": entry.models, **spread([ours / theirs for ours, theirs in pairs])}
+    return {"over": entry.side, "models": entry.models, **ratio(rates[Entry(OURS, entry.models)], rates[entry])}
 
 
 def models_words(models: int) -> str:
@@ -182,9 +173,9 @@ def row_line(row: Mapping[str, Any]) -> str:
     )
 
 
-def ratio_line(ratio: Mapping[str, Any]) -> str:
+def ratio_line(row: Mapping[str, Any]) -> str:
     """Return the line of a ratio for the terminal."""
     return (
-        f"{models_words(ratio['models'])}: ours is {ratio['median']:.2f} x {SIDES[ratio['over']].label} ({ratio['min']:.2f} to "
-        f"{ratio['max']:.2f})"
+        f"{models_words(row['models'])}: ours is {row['median']:.2f} x {SIDES[row['over']].label} ({row['min']:.2f} to "
+        f"{row['max']:.2f})"
     )

@@ -76,7 +76,7 @@ def measure_torch(settings: ExorBench, console: Console) -> dict[str, float] | N
     from experiments.bench.torch_loop import torch_loop
 
     loop = torch_loop(settings.study_settings("plain", 1))
-    rate = spread([loop(settings.torch_seconds) for _ in range(settings.repeats)])
+    rate = spread([loop(2 * settings.seconds) for _ in range(settings.repeats)])
     console.say(f"torch, one model: {rate['median']:,.0f} steps per second")
     return rate
 

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench import resident
-from experiments.bench.settings import LayersBench, Storage
-from experiments.bench.timing import spread, write_results
+from experiments.bench.settings import LORA_RANK, LayersBench, Storage
+from experiments.bench.timing import ratio, spread, write_results
 from tiejax import tying
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.layer_tying.model import build
@@ -124,12 +124,12 @@ def form_makers(settings: LayersBench, layers: int) -> dict[str, Callable[[], Ti
 
     compact, full = layered("compact"), layered("full")
     by_hand = layered("compact", without_owners(settings.study_settings(layers, "compact")))
-    adapted = layered("compact", rank=settings.lora_rank)
+    adapted = layered("compact", rank=LORA_RANK)
     return {
         "untied, no owners": lambda: TimedForm(by_hand, untied, "compact", batch),
         "untied": lambda: TimedForm(compact, untied, "compact", batch),
         tied_name(settings, layers): lambda: TimedForm(compact, tied, "compact", batch),
-        f"{tied_name(settings, layers)}, rank {settings.lora_rank}": lambda: TimedForm(adapted, tied, "compact", batch),
+        f"{tied_name(settings, layers)}, rank {LORA_RANK}": lambda: TimedForm(adapted, tied, "compact", batch),
         tied_name(settings, layers, "full"): lambda: TimedForm(full, tied, "full", batch),
     }
 
@@ -194,16 +194,11 @@ def measure_forms(settings: LayersBench, layers: int, forms: Mapping[str, TimedF
     for name, form in forms.items():
         size = form.layered.sizes[layers if form.storage == "full" else len(np.unique(form.owner))]
         over = {
-            f"over_{base}": median_ratio(measured[name], measured[of]) for base, of in (("untied", "untied"), ("tied", tied))
+            f"over_{base}": ratio(measured[name], measured[of])["median"] for base, of in (("untied", "untied"), ("tied", tied))
         }
         memory = size._asdict() | {"resident_bytes": in_new_process(settings, layers, name)}
         rows.append({"layers": layers, "form": name, **spread(measured[name]), **over, **memory})
     return rows
-
-
-def median_ratio(seconds: Sequence[float], base: Sequence[float]) -> float:
-    """Return the median over rounds of the ratio of two forms' seconds."""
-    return float(np.median([one / other for one, other in zip(seconds, base, strict=True)]))
 
 
 def measure_changes(settings: LayersBench, layers: int, form: TimedForm) -> dict[str, Any]:

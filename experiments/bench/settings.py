@@ -1,4 +1,7 @@
-"""Settings of every benchmark, and the settings of the study that each one measures. Loads no jax."""
+"""Settings of every benchmark, and the settings of the study that each one measures. Loads no jax.
+
+The docstrings are the help: their first line heads the list of settings, and what follows describes the benchmark.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -19,6 +22,7 @@ ENDLESS = 100_000_000  # more steps than any measurement trains
 RECORD_EVERY = 500  # EXor's default
 EXACT_EVERY = 10_000  # close to EXor's default on the plain engine
 HEAD_WIDTH = 32
+LORA_RANK = 4  # of the low-rank adaptation in one of the tied models
 TRANSFER_RATES = [1e-3, 3e-3, 1e-2]  # the number of rates is the number of members; their values do not matter
 NO_RECORDS = {"record_every": ENDLESS, "validate_every": ENDLESS, "validation_batches": 1}
 
@@ -42,6 +46,7 @@ class BenchSettings(Settings):
     """
 
     # Not annotated: no settings.
+    EXAMPLE = ""  # a command line, with PROGRAM in place of the command
     COUNTS = tuple[str, ...]()  # names of the settings that are at least 1, unless the study's own check covers them
     CHOICES = tuple[tuple[str, Any], ...]()  # settings with the Literal of which at least one value is chosen
 
@@ -54,12 +59,10 @@ class BenchSettings(Settings):
                 raise BadInput(f"--{name}: expected at least one of {'; '.join(get_args(choices))}, got []")
         checks.check_counts(self, self.COUNTS)
         super().check()
-        _ = self.largest_studies
+        self.study_settings()
 
-    @property
-    def largest_studies(self) -> list[Any]:
-        """Resolved settings of the measured studies that need the most memory. Raises BadInput."""
-        return []
+    def study_settings(self) -> Any:
+        """Return resolved settings of the measured study, None if there are several. Raises BadInput."""
 
     def _study(self, kind: type[Study], **values: Any) -> Study:
         """Return resolved settings of a study: `values`, and those of this benchmark that have the same name."""
@@ -96,24 +99,27 @@ def check_repeats(repeats: int) -> None:
 class ExorBench(TimedBench):
     """Throughput of EXor's training, recording included.
 
+    Measure the training throughput of EXor: the ensemble on each of its engines and, if torch is installed, the same protocol
+    as a plain torch loop. The other benchmarks are text, layers, decoder, causal, encoder, transfer, device, targets,
+    checkpoints and statistics; `PROGRAM text --help` explains the settings of text.
+
     Args:
         seeds: ensemble sizes to measure, in seeds; every seed is trained tied and untied, so there are twice as many models
         engines: engines to measure (default: fast and plain for the transformer, plain for the lstm and the mixer)
         model: architecture; only the transformer is compared with torch and with the limit set by the machine's arithmetic
         size: published size of the architecture; medium is measured without recording
         repeats: measurements per ensemble size and engine, at least 5
-        seconds: length of a measurement
-        torch_seconds: length of a measurement of the torch loop
+        seconds: length of a measurement; those of torch are twice as long
         out: folder for results.json and the figure
     """
 
+    EXAMPLE = "PROGRAM exor --seeds [8,32]"
     CHOICES = (("engines", Engine),)
 
     seeds: list[int] = dataclasses.field(default_factory=lambda: [1, 8, 32, 128])
     engines: list[Engine] | None = None
     model: Literal["transformer", "lstm", "mixer"] = "transformer"
     size: Literal["small", "medium"] = "small"
-    torch_seconds: float = 3.0
 
     def check(self) -> None:
         check_all("seeds", self.seeds, least=1)
@@ -123,19 +129,17 @@ class ExorBench(TimedBench):
                 f"got {self.engines}"
             )
         super().check()
-        checks.check_positive(self, ("torch_seconds",))
-
-    @property
-    def largest_studies(self) -> list[Any]:
-        return [self.study_settings(engine, max(self.seeds), recording=False) for engine in self.measured_engines]
 
     @property
     def measured_engines(self) -> list[Engine]:
         """The engines to measure, defaults filled in."""
         return self.engines or (["fast", "plain"] if self.model == "transformer" else ["plain"])
 
-    def study_settings(self, engine: Engine, seeds: int, recording: bool = True) -> exor_settings.Settings:
+    def study_settings(
+        self, engine: Engine | None = None, seeds: int | None = None, recording: bool = True
+    ) -> exor_settings.Settings:
         """Return resolved settings of the study. recording: whether to record, at EXor's default interval."""
+        engine, seeds = engine or self.measured_engines[0], seeds or max(self.seeds)
         every = RECORD_EVERY if recording else ENDLESS
         exact = max(every, EXACT_EVERY) if engine == "plain" else every
         every_step = {"steps": ENDLESS, "record_every": every, "exact_every": exact}
@@ -152,6 +156,10 @@ def check_all(name: str, numbers: list[int], least: int) -> None:
 class TextBench(TimedBench, TextSettings):
     """Throughput of the text study's training at the published size, in three forms.
 
+    Measure real (unpadded) tokens per second in training of the text study: with predictions at every position of padded rows,
+    as published; at the masked tokens only; and at the masked tokens of packed rows. The packed form is also compared with
+    torch, if it is installed.
+
     Args:
         seeds: number of seeds, each trained tied and untied
         batch_size: sentences per step
@@ -159,17 +167,14 @@ class TextBench(TimedBench, TextSettings):
             masked tokens), packed (the same in packed rows)
     """
 
+    EXAMPLE = "PROGRAM text --corpus novels/ --tokenizer vocab.txt"
     CHOICES = (("forms", Form),)
 
     seeds: int = 2
     batch_size: int = 128
     forms: list[Form] = dataclasses.field(default_factory=lambda: list(get_args(Form)))
 
-    @property
-    def largest_studies(self) -> list[Any]:
-        return [self.study_settings(form) for form in self.forms]
-
-    def study_settings(self, form: Form) -> text_settings.Settings:
+    def study_settings(self, form: Form = "packed") -> text_settings.Settings:
         """Return resolved settings of the study, without records and validation. Raises BadInput."""
         packing = "packed" if form == "packed" else "padded"
         return self._study(text_settings.Settings, steps=ENDLESS, packing=packing, **NO_RECORDS)
@@ -179,10 +184,13 @@ class TextBench(TimedBench, TextSettings):
 class LayersBench(TimedBench):
     """Time of a training step with tied and with untied layers, and of changing the ties.
 
+    Measure time and memory of a training step of the layer-tying study for four forms: untied, as a plain scan over the layers;
+    untied, with owners (the layer whose weights each layer uses); tied, with only the distinct layers stored; and tied, with
+    all layers stored. Then measure the time that a change of ties takes.
+
     Args:
         layers: depths to measure, in layers
         share: layers per distinct layer in the tied models: with 6, a model of 12 layers has 2 distinct ones (map `sequence`)
-        lora_rank: rank of the low-rank adaptation in one of the tied models
         width: width of embeddings and hidden states, a multiple of 32, with one head per 32
         vocab_size: number of tokens in the vocabulary
         context: tokens per block
@@ -190,11 +198,11 @@ class LayersBench(TimedBench):
         repeats: measurements per form, at least 5; the forms take turns
     """
 
-    COUNTS = ("share", "lora_rank", "width", "vocab_size", "batch_size")
+    EXAMPLE = "PROGRAM layers --layers [12] --width 256"
+    COUNTS = ("share", "width", "vocab_size", "batch_size")
 
     layers: list[int] = dataclasses.field(default_factory=lambda: [12, 48])
     share: int = 6
-    lora_rank: int = 4
     width: int = 128
     vocab_size: int = 4096
     context: int = 128
@@ -206,23 +214,25 @@ class LayersBench(TimedBench):
             raise BadInput(f"--width: expected a multiple of {HEAD_WIDTH}, got {self.width}")
         super().check()
 
-    @property
-    def largest_studies(self) -> list[Any]:
-        return [self.study_settings(max(self.layers), "full")]
-
-    def study_settings(self, layers: int, storage: Storage) -> layer_settings.Settings:
-        """Return resolved settings of the study. Raises BadInput."""
-        return self._study(layer_settings.Settings, layers=layers, storage=storage, heads=self.width // HEAD_WIDTH)
+    def study_settings(self, layers: int | None = None, storage: Storage = "full") -> layer_settings.Settings:
+        """Return resolved settings of the study, by default with the most layers. Raises BadInput."""
+        layers, heads = layers or max(self.layers), self.width // HEAD_WIDTH
+        return self._study(layer_settings.Settings, layers=layers, storage=storage, heads=heads)
 
 
 @with_defaults(seconds=4.0, repeats=5, out="runs/bench/decoder")
 class DecoderBench(LayersBench):
     """Step time of a causal language model, untied and with tied layers, compared with the transformers library in torch.
 
+    Measure a training step of a causal language model (GPT-2, or BERT with a causal mask), untied and with tied layers, on all
+    cores, and compare it with the transformers library's model in a plain torch loop. The two sides take turns.
+
     Args:
         architecture: gpt2, or bert with a causal mask
         repeats: measurements per side, at least 5; the sides take turns
     """
+
+    EXAMPLE = "PROGRAM decoder --layers [12] --architecture bert"
 
     architecture: Literal["gpt2", "bert"] = "gpt2"
 
@@ -230,6 +240,9 @@ class DecoderBench(LayersBench):
 @with_defaults(seconds=4.0, out="runs/bench/causal")
 class CausalBench(TimedBench):
     """Throughput of the untied models of causal_untying.py, compared with the transformers library's GPT-2 in torch.
+
+    Measure tokens per second of the causal language models that are tied and untied, one model on each core, and compare them
+    with the transformers library's GPT-2 in a plain torch loop, one on all cores and one on each core. The sides take turns.
 
     Args:
         layers: number of layers
@@ -240,6 +253,8 @@ class CausalBench(TimedBench):
         vocab_size: number of tokens
     """
 
+    EXAMPLE = "PROGRAM causal --layers 2 --width 64"
+
     layers: int = 4
     width: int = 128
     heads: int = 4
@@ -247,13 +262,8 @@ class CausalBench(TimedBench):
     batch_size: int = 8
     vocab_size: int = 4096
 
-    @property
-    def largest_studies(self) -> list[Any]:
-        return [self.study_settings]
-
-    @property
     def study_settings(self) -> causal_settings.Settings:
-        """Resolved settings of the study, without records and validation. Raises BadInput."""
+        """Return resolved settings of the study, without records and validation. Raises BadInput."""
         rare = ENDLESS // 6  # so that the forks, at sixths of the steps, are at steps of records
         every = {"steps": 6 * rare, "record_every": rare, "validate_every": rare}
         return self._study(causal_settings.Settings, validation_blocks=1, **every)
@@ -263,21 +273,21 @@ class CausalBench(TimedBench):
 class EncoderBench(TimedBench, TextSettings):
     """Throughput of pre-training the coupled base encoder, compared with the transformers Trainer and a plain torch loop.
 
+    Measure real (unpadded) tokens per second in pre-training of the coupled base encoder, and compare them with the
+    transformers Trainer, which pads, and with a plain torch loop on packed rows. All sides take turns.
+
     Args:
         max_length: tokens in a packed row, and the longest sentence
         batch_rows: packed rows per step; a batch of the Trainer has as many sentences as these rows hold on average
     """
 
+    EXAMPLE = "PROGRAM encoder --corpus novels/ --seconds 2"
     SHAPE = Shape(64, 64, 64, 3, 4, coupled=True)  # of the trained encoder
 
     max_length: int = 64
     batch_rows: int = 32
 
-    @property
-    def largest_studies(self) -> list[Any]:
-        return [self.study_settings(1)]
-
-    def study_settings(self, seeds: int) -> coupling_settings.Settings:
+    def study_settings(self, seeds: int = 1) -> coupling_settings.Settings:
         """Return resolved settings of the study, without records and validation. Raises BadInput."""
         return self._study(coupling_settings.Settings, seeds=seeds, steps=ENDLESS, **NO_RECORDS)
 
@@ -286,17 +296,17 @@ class EncoderBench(TimedBench, TextSettings):
 class TransferBench(TimedBench, TextSettings):
     """Throughput of fine-tuning at the study's default size: as an ensemble, and one member after the other.
 
+    Measure member-steps per second in fine-tuning: an ensemble of seeds, initial encoders (pre-trained or random) and learning
+    rates, compared with the same members one after the other.
+
     Args:
         seeds: pre-training seeds of the ensemble, each with and without pre-training, at each of three learning rates
     """
 
+    EXAMPLE = "PROGRAM transfer --seeds 10"
     COUNTS = ("seeds",)
 
     seeds: int = 2
-
-    @property
-    def largest_studies(self) -> list[Any]:
-        return [self.study_settings()]
 
     def study_settings(self) -> coupling_settings.Settings:
         """Return resolved settings of the study."""
@@ -307,29 +317,30 @@ class TransferBench(TimedBench, TextSettings):
 class DeviceBench(TimedBench):
     """Training rates of every study on this machine, and a comparison of its results with those of its CPU.
 
+    Measure this machine, with or without a GPU or TPU, in more than ten minutes: training rates of five parts of the studies,
+    and whether losses, and the number of EXor's seeds that solve the task, agree with those of its CPU.
+
     Args:
         parts: parts to measure: any of exor, text, layers, encoder, fine_tuning
         seeds: seeds of EXor, each trained tied and untied; the seeds that solve the task are counted
-        exor_steps: training steps of EXor (default: the published number)
         first_steps: training steps whose losses are compared with those on the CPU
     """
 
-    COUNTS = ("seeds", "first_steps", "exor_steps")
+    EXAMPLE = "PROGRAM device --out my_gpu"
+    COUNTS = ("seeds", "first_steps")
     CHOICES = (("parts", Part),)
 
     parts: list[Part] = dataclasses.field(default_factory=lambda: list(get_args(Part)))
     seeds: int = 32
-    exor_steps: int | None = None
     first_steps: int = 50
-
-    @property
-    def largest_studies(self) -> list[Any]:
-        return [ExorBench().study_settings("fast", max(self.seeds, 1024), recording=False)]
 
 
 @with_defaults(out="runs/bench/targets")
 class TargetsBench(BenchSettings):
     """Kernels, memory and precision of every study's training step, compiled for GPUs and TPUs that this machine lacks.
+
+    Compile a training step of every study for GPUs or TPUs that this machine lacks, and report the number of kernels, the
+    memory per device, and the precision of matrix products. Needs the target's compiler: pip install -e '.[cuda]' or '.[tpu]'.
 
     Args:
         target: h100:N for N GPUs, or a TPU topology such as v5e:2x2
@@ -337,6 +348,7 @@ class TargetsBench(BenchSettings):
         compare: a file such as docs/targets.json; kernels, bytes and precisions are compared with its entries for the target
     """
 
+    EXAMPLE = "JAX_PLATFORMS=cpu PROGRAM targets --programs ['exor, fast']"
     CHOICES = (("programs", Program),)
 
     target: str = "v5e:2x2"
@@ -353,16 +365,19 @@ class TargetsBench(BenchSettings):
 class CheckpointsBench(BenchSettings):
     """Time and memory of the commands on checkpoints.
 
+    Measure time and memory of the commands on checkpoints: check on many small folders; factorise, tie and diagnose on random
+    tables. Two of these tables take 4 GB of disk at the default size.
+
     Args:
         commands: commands to measure: any of check, factorise, tie, diagnose
         folders: number of small checkpoints for check
         factorised: rows and columns of the table for factorise
         rows: rows of each of the two tables for tie and diagnose
         width: columns of each of the two tables
-        dtype: data type of the two tables: F32, F16 or BF16
         repeats: runs of each command
     """
 
+    EXAMPLE = "PROGRAM checkpoints --commands [check]"
     COUNTS = ("folders", "rows", "width", "repeats")
     CHOICES = (("commands", CheckpointCommand),)
 
@@ -371,7 +386,6 @@ class CheckpointsBench(BenchSettings):
     factorised: list[int] = dataclasses.field(default_factory=lambda: [50_000, 1024])
     rows: int = 250_000
     width: int = 4096
-    dtype: Literal["F32", "F16", "BF16"] = "BF16"
     repeats: int = 1
 
     def check(self) -> None:
@@ -384,12 +398,16 @@ class CheckpointsBench(BenchSettings):
 class StatisticsBench(BenchSettings):
     """Time to test a family of claims by sign flips, and to do the same in plain numpy.
 
+    Measure the time to test a family of claims: sign-flip tests, adjusted p-values and intervals, compared with p-values and 95
+    % intervals in plain numpy.
+
     Args:
         claims: claims in the family
         seeds: differences per claim, at least 17 (with fewer seeds every flip is enumerated)
         repeats: measurements, at least 5; both sides take turns
     """
 
+    EXAMPLE = "PROGRAM statistics --claims 20 --seeds 256"
     COUNTS = ("claims",)
 
     claims: int = 40

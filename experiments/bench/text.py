@@ -7,7 +7,7 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,9 @@ import numpy as np
 
 from experiments.bench.arithmetic import device_rates, text_flops
 from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
-from experiments.bench.encoder import OURS, TRAINER
+from experiments.bench.encoder import OURS, TRAINER, torch_job
 from experiments.bench.settings import Form, TextBench
-from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
+from experiments.bench.timing import TimedEnsemble, ratio, recording_nothing, spread, write_results
 from tiejax import training
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -28,17 +28,10 @@ from tiejax.models.shapes import Shape
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.training.loss import cross_entropy
 
-
-def _loop() -> Callable[[Any], Train]:
-    from experiments.bench.torch_text import train_by_loop
-
-    return train_by_loop
-
-
 SIDES = {
-    OURS: Side("ours", (), lambda: train_ours),
+    OURS: Side("ours", (), "experiments.bench.text:train_ours"),
     "trainer": TRAINER,
-    "loop": Side("the plain torch loop", ("torch",), _loop),
+    "loop": Side("the plain torch loop", ("torch",), "experiments.bench.torch_text:train_by_loop"),
 }
 
 
@@ -63,12 +56,6 @@ def run(settings: TextBench, console: Console) -> None:
     console.result(f"results: {write_results('text', settings, measured)}")
 
 
-class OurJob(NamedTuple):
-    """Our process's job: train the packed form."""
-
-    settings: TextBench
-
-
 def compare_with_torch(settings: TextBench, console: Console) -> list[dict[str, Any]]:
     """Return tokens per second of the packed form and of the torch sides; they take turns, each on all cores."""
     study = settings.study_settings("packed")
@@ -78,11 +65,11 @@ def compare_with_torch(settings: TextBench, console: Console) -> list[dict[str, 
         tokenizer.write_bytes(text.tokenizer)
         jobs = {side: job_of(settings, side, text, planned, tokenizer) for side in installed(SIDES, console)}
         variables = environment_of_sides(device_a_core=settings.seeds % environment.cores() == 0)
-        contenders = {side: Contender(SIDES[side].load(), [job], variables) for side, job in jobs.items()}
+        contenders = {side: Contender(SIDES[side].train, [job], variables) for side, job in jobs.items()}
         rates = take_turns(contenders, settings.repeats, settings.seconds)
     rows = []
     for side, measured in rates.items():
-        over = spread([ours / theirs for ours, theirs in zip(rates[OURS], measured, strict=True)])
+        over = ratio(rates[OURS], measured)
         rows.append({"side": side, **spread(measured), "ours_over": None if side == OURS else over})
         console.say(
             f"{SIDES[side].label:>22}  {rows[-1]['median']:8,.0f} tokens/s ({rows[-1]['min']:,.0f} to {rows[-1]['max']:,.0f})"
@@ -94,32 +81,17 @@ def compare_with_torch(settings: TextBench, console: Console) -> list[dict[str, 
 def job_of(settings: TextBench, side: str, text: Text, planned: StepPlan, tokenizer: Path) -> Any:
     """Return the job of a side's process. Torch trains one tied model, with as many real tokens per step as one of ours."""
     if side == OURS:
-        return OurJob(settings)
-    from experiments.bench.torch_encoder import Job
-
+        return settings
     study = settings.study_settings("packed")
-    return Job(
-        shape=Shape(study.width, study.width, study.width, study.layers, study.heads, coupled=True),
-        ids=text.train.ids,
-        offsets=text.train.offsets,
-        vocabulary=text.vocabulary,
-        tokenizer=str(tokenizer),
-        rows=planned.rows,
-        row_length=study.max_length,
-        sentences=settings.batch_size,
-        threads=environment.cores(),
-        learning_rate=study.learning_rate,
-        weight_decay=study.weight_decay,
-        warm_up=1,
-        clip=None,
-    )
+    shape = Shape(study.width, study.width, study.width, study.layers, study.heads, coupled=True)
+    return torch_job(study, text, planned, tokenizer, shape, settings.batch_size, environment.cores())
 
 
-def train_ours(job: OurJob) -> Train:
+def train_ours(settings: TextBench) -> Train:
     """Return training of the packed form, all members on all devices, compiled and warmed up."""
-    study = job.settings.study_settings("packed")
+    study = settings.study_settings("packed")
     text, planned = prepare(study, Console(quiet=True))
-    timed, models = TimedEnsemble(ensemble_of(study, text, planned, "packed"), study.seed_list), 2 * job.settings.seeds
+    timed, models = TimedEnsemble(ensemble_of(study, text, planned, "packed"), study.seed_list), 2 * settings.seeds
     timed.train(1)
     seconds_per_step = timed.train(2).seconds / 2
 

@@ -67,6 +67,11 @@ def spread(measurements: Sequence[float]) -> dict[str, float]:
     return {"median": float(np.median(measurements)), "min": float(min(measurements)), "max": float(max(measurements))}
 
 
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+    """Return median, minimum and maximum of the ratio of two sides, which took turns."""
+    return spread([one / other for one, other in zip(ours, theirs, strict=True)])
+
+
 def write_results(benchmark: str, settings: Any, measured: dict[str, Any]) -> Path:
     """Write results.json with the measurements, the settings and a description of the machine; return its path."""
     results = {

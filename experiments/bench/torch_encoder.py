@@ -39,8 +39,8 @@ class Job(NamedTuple):
     threads: int
     learning_rate: float
     weight_decay: float
-    warm_up: int
-    clip: float | None
+    warm_up: int = 1
+    clip: float | None = None
 
 
 # The transformers Trainer.

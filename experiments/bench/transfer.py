@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.bench.contender import Contender, Train, Work, devices_on_cpu, take_turns
 from experiments.bench.settings import ENDLESS, TransferBench
-from experiments.bench.timing import TimedEnsemble, recording_nothing, spread, write_results
+from experiments.bench.timing import TimedEnsemble, ratio, recording_nothing, spread, write_results
 from tiejax import training
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.embedding_coupling.encoders import build_model
@@ -42,10 +42,10 @@ def run(settings: TransferBench, console: Console) -> None:
     for form, measured in rates.items():
         rate = spread(measured)
         console.say(f"{LABELS[form]:>47}: {rate['median']:7,.1f} member-steps/s ({rate['min']:,.1f} to {rate['max']:,.1f})")
-    ratio = spread([ours / theirs for ours, theirs in zip(rates["ensemble"], rates["one"], strict=True)])
+    over = ratio(rates["ensemble"], rates["one"])
     members = settings.seeds * arms
-    console.say(f"{members} members as an ensemble: {ratio['median']:.2f} x ({ratio['min']:.2f} to {ratio['max']:.2f})")
-    results = {"members": members, "rates": {form: spread(measured) for form, measured in rates.items()}, "ratio": ratio}
+    console.say(f"{members} members as an ensemble: {over['median']:.2f} x ({over['min']:.2f} to {over['max']:.2f})")
+    results = {"members": members, "rates": {form: spread(measured) for form, measured in rates.items()}, "ratio": over}
     console.result(f"results: {write_results('transfer', settings, results)}")
 
 

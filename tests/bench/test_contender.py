@@ -93,8 +93,8 @@ class Recorded:
 
 def test_sides_without_their_packages_are_left_out(capsys):
     sides = {
-        "ours": Side("ours", (), lambda: contenders.at_rate),
-        "other": Side("the other side", ("json", "no_package", "no_other"), lambda: pytest.fail("loaded")),
+        "ours": Side("ours", (), contenders.at_rate),
+        "other": Side("the other side", ("json", "no_package", "no_other"), "no_package:train"),
     }
     assert installed(sides, Console()) == ["ours"]
     expected = "no_package, no_other not installed: the other side is left out (pip install -e '.[parity]')\n"

@@ -41,7 +41,7 @@ def results_of(settings):
 def test_forms_are_compared_separately(settings, monkeypatch, capsys):
     """Each side trains at a fixed rate per process, so at twice that rate with one model on each of two cores."""
     monkeypatch.setattr(environment, "cores", lambda: 2)
-    sides = {name: side._replace(packages=(), load=lambda: contenders.at_rate) for name, side in encoder.SIDES.items()}
+    sides = {name: side._replace(packages=(), train=contenders.at_rate) for name, side in encoder.SIDES.items()}
     monkeypatch.setattr(encoder, "SIDES", sides)
     rates = {"ours": 3000, "trainer": 1000, "loop": 1500}
 

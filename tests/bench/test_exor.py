@@ -18,7 +18,7 @@ RATE = {"median", "min", "max"}
 @pytest.mark.bench
 def test_results_and_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(exor, "SEEDS_RECORDED", 1)
-    settings = ExorBench(seeds=[1, 3], engines=["fast"], seconds=0.01, torch_seconds=0.01, out=str(tmp_path / "out"))
+    settings = ExorBench(seeds=[1, 3], engines=["fast"], seconds=0.01, out=str(tmp_path / "out"))
     exor.run(settings, Console())
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert set(results) == {

@@ -6,7 +6,7 @@ import random
 import re
 
 import pytest
-from corpora import NEEDS_TFDS, NOVELS, python, without_tfds, write
+from corpora import NEEDS_TFDS, NOVELS, documents, python, without_tfds, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,7 +52,7 @@ def test_long_lines_without_spaces_are_cut_without_loss():
 @pytest.mark.skipif(not NOVELS.is_dir(), reason="shared/data/gutenberg-fiction is missing")
 def test_sentences_of_a_novel():
     """Against an estimate for Alice: the number of full stops, exclamation and question marks before a capital letter."""
-    (text,) = corpus.documents([str(NOVELS / "carroll_alice-in-wonderland.txt")])
+    (text,) = documents([str(NOVELS / "carroll_alice-in-wonderland.txt")])
     found = corpus.sentences(text)
     assert "".join("".join(found).split()) == "".join(text.split())
     paragraphs = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text) if paragraph.strip()]
@@ -67,13 +67,13 @@ def test_sentences_of_a_novel():
 
 def test_text_feature_without_a_data_set():
     with pytest.raises(CorpusError, match=r"^text_feature body: only a corpus tfds:NAME has features; remove the setting$"):
-        list(corpus.documents([], text_feature="body"))
+        list(documents([], text_feature="body"))
 
 
 def test_data_sets_without_their_extra(monkeypatch):
     without_tfds(monkeypatch)
     with pytest.raises(CorpusError, match=f"^corpus tfds:imdb: {re.escape(NEEDS_TFDS)}$"):
-        list(corpus.documents(["tfds:imdb"]))
+        list(documents(["tfds:imdb"]))
 
 
 def test_fingerprint_depends_on_contents_and_order_but_not_names(tmp_path):
@@ -108,8 +108,8 @@ def test_default_corpus_is_prose_and_needs_no_network():
         from tiejax.text import corpus
         def refuse(*_): raise AssertionError("the network was used")
         socket.socket.connect = socket.getaddrinfo = refuse
-        texts = list(corpus.documents([]))
-        assert texts == list(corpus.documents([]))
+        texts = list(corpus.read(corpus.sources([])))
+        assert texts == list(corpus.read(corpus.sources([])))
         print(json.dumps({"texts": texts, "modules": [name.partition(".")[0] for name in sys.modules]}))
         """
     )

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from corpora import ROOT, closed_port, python, refused, serving, write
+from corpora import ROOT, closed_port, documents, python, refused, serving, write
 from prepared_text import listed
 from processes import Ended
 from tensorflow_datasets.core.utils import temporary_assignment, tqdm_utils
@@ -112,8 +112,8 @@ def test_documents_of_every_split(tmp_path):
         text for split in tfds.builder_from_directory(tmp_path / "fables" / "1.0.0").info.splits for text in Fables.texts[split]
     ]
     assert sorted(expected) == ["One.", "Three.", "Two, café."]
-    assert list(corpus.documents(["tfds:fables"], tfds_dir=str(tmp_path))) == expected
-    assert list(corpus.documents(["tfds:fables"], "story/body", str(tmp_path))) == expected
+    assert list(documents(["tfds:fables"], tfds_dir=str(tmp_path))) == expected
+    assert list(documents(["tfds:fables"], "story/body", str(tmp_path))) == expected
     found = corpus.sources(["tfds:fables"], tfds_dir=str(tmp_path))
     assert corpus.fingerprint(found) == corpus.fingerprint(corpus.sources(["tfds:fables"], tfds_dir=str(tmp_path)))
 
@@ -147,7 +147,7 @@ def test_choice_of_the_text_feature(tmp_path):
         **there,
     )
     refused(["tfds:numbers"], "tfds:numbers: has no text feature; its features are label, number", **there)
-    assert set(corpus.documents(["tfds:titled"], "title", str(tmp_path))) == {"A title."}
+    assert set(documents(["tfds:titled"], "title", str(tmp_path))) == {"A title."}
     body, title = (corpus.fingerprint(corpus.sources(["tfds:titled"], feature, str(tmp_path))) for feature in ("body", "title"))
     assert body != title
 

@@ -4,9 +4,7 @@ import gzip
 import os
 
 import pytest
-from corpora import refused, write
-
-from tiejax.text import corpus
+from corpora import documents, refused, write
 
 
 def test_text_files_of_a_folder_in_the_order_of_their_paths(tmp_path):
@@ -21,13 +19,13 @@ def test_text_files_of_a_folder_in_the_order_of_their_paths(tmp_path):
     }
     folder = write(tmp_path, files)
     # Sorted by the parts of the path: the folder `a` comes before the file `a.txt.gz`.
-    assert list(corpus.documents([str(folder)])) == ["abc", "az", "a", "b"]
-    assert list(corpus.documents([str(folder / "b.txt"), str(folder / "a")])) == ["b", "abc", "az"]
+    assert list(documents([str(folder)])) == ["abc", "az", "a", "b"]
+    assert list(documents([str(folder / "b.txt"), str(folder / "a")])) == ["b", "abc", "az"]
 
 
 def test_byte_order_mark_is_stripped(tmp_path):
     write(tmp_path, {"a.txt": "\ufeffOne.".encode()})
-    assert list(corpus.documents([str(tmp_path / "a.txt")])) == ["One."]
+    assert list(documents([str(tmp_path / "a.txt")])) == ["One."]
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,6 @@ def completion_script(argv: Sequence[str]) -> str:
     if len(argv) != 1 or argv[0] not in completion.SHELLS:
         *others, last = completion.SHELLS
         raise BadInput(f"--print-completion: expected {', '.join(others)} or {last}, got '{cut(' '.join(argv))}'")
-    return completion.script(argv[0], {name: _words(name) for name in COMMANDS})
-
-
-def _words(name: str) -> completion.Words:
-    """Return the words that complete a command."""
-    command = COMMANDS[name].load()
-    return completion.words(command.settings, command.command if isinstance(command, Study) else command.line)
+    loaded = {name: command.load() for name, command in COMMANDS.items()}
+    lines = {name: each.command if isinstance(each, Study) else each.line for name, each in loaded.items()}
+    return completion.script(argv[0], {name: completion.flags(each.settings, lines[name]) for name, each in loaded.items()})

@@ -54,20 +54,9 @@ def devices_of_member(members: int, devices: int, local: int, mesh: int | None =
     return mesh
 
 
-def plan_steps(
-    lengths: Int[np.ndarray, " sentences"],
-    batch_size: int,
-    row_length: int,
-    packed: bool,
-    mesh: int,
-    steps: int | None = None,
-    epochs: int | float | None = None,
-    epochs_apart: bool = False,
-) -> StepPlan:
-    """Plan a run on sentences of these lengths, for `steps` steps or, if that is None, `epochs` epochs.
+def rows_of_step(lengths: Int[np.ndarray, " sentences"], batch_size: int, row_length: int, packed: bool) -> int:
+    """Return the number of rows that hold `batch_size` sentences; an average if rows are packed, since their number is fixed.
 
-    batch_size: sentences per step; an average if rows are packed, since a step has a fixed number of rows.
-    epochs_apart: begin each epoch with a new step, so that its last step can have fewer sentences (unpacked rows only).
     Raises ValueError, beginning with `batch_size`, if a step is too large.
     """
     rows = rows_for(lengths, batch_size, row_length) if packed else batch_size
@@ -76,10 +65,10 @@ def plan_steps(
             f"batch_size: {batch_size} sentences are {rows * row_length:,} tokens with padding, "
             f"expected at most {MOST_PLACES:,}"
         )
-    return plan_rows(lengths, rows, row_length, packed, mesh, steps, epochs, epochs_apart)
+    return rows
 
 
-def plan_rows(
+def plan_steps(
     lengths: Int[np.ndarray, " sentences"],
     rows: int,
     row_length: int,
@@ -89,7 +78,10 @@ def plan_rows(
     epochs: int | float | None = None,
     epochs_apart: bool = False,
 ) -> StepPlan:
-    """Plan a run with `rows` rows per step; other arguments as in `plan_steps`."""
+    """Plan a run with `rows` rows per step on sentences of these lengths, for `steps` steps or else `epochs` epochs.
+
+    epochs_apart: begin each epoch with a new step, so that its last step can have fewer sentences (unpacked rows only).
+    """
     row, epoch = row_averages(lengths, row_length, packed), None
     if epochs_apart:
         epoch = -(-len(lengths) // rows)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from tiejax.statistics.sign_flips import next_multiple
+from tiejax.system.rounding import next_multiple
 
 RESAMPLES, BLOCK = 100_000, 4000
 ROUNDING = 1e-9  # relative, of t

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 
 def holm_factors(p_values: Sequence[float]) -> list[int]:
     """Return for each test the number by which Holm's method multiplies its p-value.
@@ -9,7 +11,9 @@ def holm_factors(p_values: Sequence[float]) -> list[int]:
     In ascending order of p, the i-th of m tests has the factor m - i + 1, up to the first test that fails; the tests after it
     fail as well, and share its factor.
     """
-    return [len(p_values) - place for place in _places(p_values)]
+    factors = np.empty(len(p_values), int)
+    factors[np.argsort(p_values, kind="stable")] = np.arange(len(p_values), 0, -1)
+    return factors.tolist()
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -17,18 +21,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Source: S. Holm, Scand. J. Stat. 6 (1979) 65-70.
     """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    places = _places(p_values)
-    for number in sorted(range(len(p_values)), key=places.__getitem__):
-        largest = max(largest, min(1.0, (len(p_values) - places[number]) * p_values[number]))
-        adjusted[number] = largest
-    return adjusted
-
-
-def _places(p_values: Sequence[float]) -> list[int]:
-    """Return the place of each p-value in ascending order; equal ones keep their order."""
-    order = sorted(range(len(p_values)), key=lambda number: (p_values[number], number))
-    places = [0] * len(p_values)
-    for place, number in enumerate(order):
-        places[number] = place
-    return places
+    order, adjusted = np.argsort(p_values, kind="stable"), np.minimum(1, np.multiply(holm_factors(p_values), p_values))
+    adjusted[order] = np.maximum.accumulate(adjusted[order])
+    return adjusted.tolist()

@@ -67,13 +67,9 @@ def seeds_needed(deviation: float, difference: float, alpha: float, sides: int) 
     return high
 
 
-def fewest_seeds(claims: int, alpha: float = 0.05) -> int:
-    """Return the fewest seeds with which Holm's method can decide the first of several differences.
+def fewest_seeds(claims: int) -> int:
+    """Return the fewest seeds with which Holm's method can decide the first of `claims` >= 1 differences at level .05.
 
-    The smallest n with 2^(1 - n) <= alpha / claims: if all n differences have the same sign, a sign-flip test has p 2^(1 - n).
-
-    Args:
-        claims: number of claims that are tested together, at least 1.
-        alpha: level of the family.
+    The smallest n with 2^(1 - n) <= .05 / claims: if all n differences have the same sign, a sign-flip test has p 2^(1 - n).
     """
-    return 1 + math.ceil(math.log2(claims / alpha) - 1e-12)
+    return 1 + math.ceil(math.log2(claims / 0.05) - 1e-12)

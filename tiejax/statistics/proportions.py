@@ -35,7 +35,7 @@ def newcombe(first: np.ndarray, second: np.ndarray, alpha: float) -> tuple[float
     n = len(first)
     both, neither = int((first & second).sum()), int((~first & ~second).sum())
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
-    (low_1, high_1), (low_2, high_2) = (_wilson(int(yes.sum()), n, alpha) for yes in (first, second))
+    (low_1, high_1), (low_2, high_2) = (wilson(int(yes.sum()), n, alpha) for yes in (first, second))
     p_1, p_2 = float(first.mean()), float(second.mean())
     products = math.prod((both + only_first, only_second + neither, both + only_second, only_first + neither))
     excess = both * neither - only_first * only_second
@@ -49,7 +49,7 @@ def newcombe(first: np.ndarray, second: np.ndarray, alpha: float) -> tuple[float
     return difference - distance(p_1 - low_1, high_2 - p_2), difference + distance(high_1 - p_1, p_2 - low_2)
 
 
-def _wilson(yes: int, n: int, alpha: float) -> tuple[float, float]:
-    """Return Wilson's score interval of a proportion."""
+def wilson(yes: int, n: int, alpha: float) -> tuple[float, float]:
+    """Return Wilson's score interval of a proportion at level 1 - alpha."""
     interval = stats.binomtest(yes, n).proportion_ci(1 - alpha, method="wilson")
     return float(interval.low), float(interval.high)

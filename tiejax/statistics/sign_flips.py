@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from tiejax.system.rounding import next_multiple
+
 MOST_ENUMERATED = 16  # seeds
 FLIPS = 100_000  # the identity and 99,999 random flips
 WORD = 32  # seeds whose flips are drawn together
@@ -70,11 +72,6 @@ def _padded(differences: Sequence[np.ndarray]) -> tuple[Float[np.ndarray, "claim
     for row, d in enumerate(differences):
         padded[row, : len(d)], size[row] = d, len(d)
     return padded, size
-
-
-def next_multiple(number: int, step: int) -> int:
-    """Return the smallest multiple of `step` that is at least `number`."""
-    return -(-number // step) * step
 
 
 def _distinct(

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from tiejax.statistics.arms import replace_diverged
 from tiejax.statistics.claims import Claim, Family, assess
+from tiejax.statistics.proportions import wilson
 from tiejax.statistics.sign_flips import simultaneous_band
 from tiejax.statistics.untie_arms import BASELINES, Arms
 
@@ -97,8 +97,8 @@ def _points(loss: np.ndarray, solved: np.ndarray | None, others: Mapping[str, np
         point: dict[str, Any] = {"loss": loss[arm].tolist(), "mean": float(mean), "band": [float(low), float(high)]}
         if solved is not None:
             # Bonferroni: the score intervals of all arms hold simultaneously.
-            share = stats.binomtest(int(solved[arm].sum()), solved.shape[1]).proportion_ci(1 - 0.05 / len(loss), "wilson")
-            point |= {"solved": int(solved[arm].sum()), "solved_band": [float(share.low), float(share.high)]}
+            number = int(solved[arm].sum())
+            point |= {"solved": number, "solved_band": list(wilson(number, solved.shape[1], 0.05 / len(loss)))}
         means = {key: float(values[arm].mean()) if values[arm].size else None for key, values in others.items()}
         points.append(point | {"means": means})
     return points

@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import hashlib
 import io
 import stat
 import sys
@@ -53,6 +54,12 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
     if (size := path.stat().st_size) > most:
         raise OSError(errno.EFBIG, f"it has {size:,} bytes; at most {most:,} are read into memory", str(path))
     return path.read_bytes()
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def gunzip(packed: bytes) -> bytearray:

@@ -18,17 +18,6 @@ LONGEST_WORD = 10_000
 LONGER_WORD = re.compile(rf"(?<!\S)\S{{{LONGEST_WORD + 1},}}")
 
 
-def documents(corpus: Sequence[str], text_feature: str | None = None, tfds_dir: str | None = None) -> Iterator[str]:
-    """Yield the documents of `corpus` in order: one per file, or one per example of a data set.
-
-    corpus: names of files (of any suffix; .gz is decompressed), of folders (their .txt, .text and .md files, optionally .gz,
-    sorted by path) or of data sets (`tfds:NAME[/CONFIG]`); empty for the documentation inside the standard library.
-    text_feature: the text feature to read; required if a data set has several. tfds_dir: folder of the TFDS data sets
-    (default: TFDS's own). Raises CorpusError.
-    """
-    yield from read(sources(corpus, text_feature, tfds_dir))
-
-
 def sources(
     corpus: Sequence[str],
     text_feature: str | None = None,
@@ -37,7 +26,11 @@ def sources(
 ) -> list[Source]:
     """Return the sources of the documents of `corpus`; raises CorpusError if one does not exist.
 
-    A data set that TFDS has not prepared yet is downloaded and prepared; `say` is called with a one-line message first.
+    corpus: names of files (of any suffix; .gz is decompressed), of folders (their .txt, .text and .md files, optionally .gz,
+    sorted by path) or of data sets (`tfds:NAME[/CONFIG]`); empty for the documentation inside the standard library.
+    text_feature: the text feature to read; required if a data set has several. tfds_dir: folder of the TFDS data sets
+    (default: TFDS's own). say: called with a one-line message before a data set that TFDS has not prepared yet is downloaded
+    and prepared.
     """
     if text_feature is not None and not any(name.startswith(TFDS) for name in corpus):
         raise CorpusError(f"text_feature {cut(text_feature)}: only a corpus {TFDS}NAME has features; remove the setting")
@@ -53,7 +46,7 @@ def sources(
 
 
 def read(sources: Sequence[Source], seen: Callable[[int], None] = lambda taken: None) -> Iterator[str]:
-    """Yield the non-blank documents of the sources.
+    """Yield the non-blank documents of the sources in order: one per file, or one per example of a data set.
 
     seen: called with the number of bytes read from disk so far. Raises CorpusError if all documents are blank.
     """

@@ -60,7 +60,7 @@ def prepare(
     splits are rounded down; with `rows_are_sentences` they are rounded to the nearest, as TFDS slices data sets by percent.
 
     Args:
-        corpus: as in `corpus.documents`.
+        corpus: as in `corpus.sources`.
         max_length: largest number of tokens of a sentence, including [CLS] and [SEP]; longer sentences are cut.
         min_length: smallest number of tokens; shorter sentences are dropped, as are those without any token of text.
         rows_are_sentences: treat every example of a data set, or line of a file, as one sentence; with `min_length` 2 none

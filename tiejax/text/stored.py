@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import filelock
 import tokenizers
 
+from tiejax.system.files import sha256
 from tiejax.text import tokenizer as tokenization
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.sequences import Progress, Sequences, ignore, read_split, write
@@ -88,13 +89,13 @@ def prepare(
 
     Args:
         form: the type of the prepared set.
-        names: the names of the texts by setting, as in `corpus.documents`.
+        names: the names of the texts by setting, as in `corpus.sources`.
         recipe: (texts, their fingerprints, vocab_size) -> how to tokenise them; called while the folder is locked.
         tokenizer: as in `tokenizer.load`; None to train one, once per text.
         vocab_size: maximum size of the vocabulary if a tokenizer is trained.
         folder: folder of prepared data, created if missing.
-        text_feature: as in `corpus.documents`.
-        tfds_dir: as in `corpus.documents`.
+        text_feature: as in `corpus.sources`.
+        tfds_dir: as in `corpus.sources`.
         trained: file of a tokenizer trained on this text earlier, used instead of training one.
         say: called with one-line messages for the user.
         progress: called with (phase, done, total) from time to time.
@@ -186,7 +187,7 @@ def _trained_once(folder: Path, name: str, train: Callable[[], tokenizers.Tokeni
     """Return the stored tokenizer.json of this name, or train and store one; a hash in its file name reveals damage."""
     stem = f"tokenizer-{name}-"
     for path in sorted(folder.glob(f"{stem}*.json")):
-        if path.name != f"{stem}{_sha256(path)[:16]}.json":
+        if path.name != f"{stem}{sha256(path)[:16]}.json":
             raise CorpusError(f"data_dir {folder}: {path.name} is damaged; remove it to train and prepare again")
         return path.read_bytes()
     model = train().to_str().encode()
@@ -203,15 +204,10 @@ def _trained_once(folder: Path, name: str, train: Callable[[], tokenizers.Tokeni
 # The manifest of a prepared folder.
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _write_manifest(folder: Path, fingerprint: str, facts: dict[str, Any]) -> None:
     """Write the manifest: the fingerprint, the facts, and the size and hash of every file in the folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in paths}
+    files = {path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in paths}
     content = {"fingerprint": fingerprint, "facts": facts, "files": files}
     (folder / MANIFEST).write_text(json.dumps({**content, "digest": digest(content)}, indent=1))
 
@@ -240,6 +236,6 @@ def _verified_facts(folder: Path, fingerprint: str) -> dict[str, Any]:
             raise damaged(file, "is missing")
         if (size := path.stat().st_size) != expected["bytes"]:
             raise damaged(file, f"has {size} bytes instead of {expected['bytes']}")
-        if _sha256(path) != expected["sha256"]:
+        if sha256(path) != expected["sha256"]:
             raise damaged(file, "is damaged")
     return {**facts, "bytes": sum(file["bytes"] for file in files.values())}

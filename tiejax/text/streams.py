@@ -70,7 +70,7 @@ def prepare(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str
     """Tokenise the streams of a corpus; a trained tokenizer is a byte-level BPE, trained on the training stream alone.
 
     Args:
-        corpus: the training text, as in `corpus.documents`. Without `validation` and `test`, a single folder with one file each
+        corpus: the training text, as in `corpus.sources`. Without `validation` and `test`, a single folder with one file each
             called train, valid (or validation, dev) and test gives the three streams; the characters of any other corpus are
             cut 80/10/10, in order, between two words.
         validation: the validation text, likewise.

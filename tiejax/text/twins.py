@@ -93,8 +93,8 @@ def cipher(tokens: Sequence[str], special: Sequence[int], probability: float = 0
     return Twins(len(tokens), tuple(tokens[token] for token in ids), tuple(ids), (probability,) * len(ids))
 
 
-def unrelated(words: int, number: int, seed: int = 0) -> list[tuple[int, int]]:
+def unrelated(words: int, number: int) -> list[tuple[int, int]]:
     """Draw `number` distinct pairs of different indices below `words`, or all pairs if there are fewer."""
     first, second = np.triu_indices(words, 1)
-    chosen = np.random.default_rng(seed).choice(len(first), min(number, len(first)), replace=False)
+    chosen = np.random.default_rng(0).choice(len(first), min(number, len(first)), replace=False)
     return list(zip(first[chosen].tolist(), second[chosen].tolist(), strict=True))

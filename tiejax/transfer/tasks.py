@@ -18,7 +18,6 @@ from tiejax.transfer.read import Labelled, TaskError, is_tagged, read_labelled
 SPLITS = ("train", "development", "test")
 # Ends of the three splits, in tenths of the sentences, when sentences are split by a hash of their text.
 ENDS = (6, 8, 10)
-LIBRARY = "library"
 LIBRARY_LABELS = 8
 
 Kind = Literal["tagging", "classification"]

@@ -12,6 +12,7 @@ from processes import end, start_python, tree
 from tiejax.lab.commands import join
 from tiejax.lab.runs import manifest
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.system import files
 
 FILE = Path(comparison_model.__file__)
 DEVICES = {"JAX_NUM_CPU_DEVICES": "2"}
@@ -99,7 +100,7 @@ def test_a_choice_of_rates_that_differs_is_refused_and_nothing_is_left(runs, tmp
         np.savez(other / "finished" / stage, **{name: values + (values.dtype.kind == "f") for name, values in arrays.items()})
     read = manifest.read(other)
     name = f"finished/{stage}"
-    read.files[name] = manifest.digest_of(other / name)
+    read.files[name] = files.sha256(other / name)
     read.lengths[name] = (other / name).stat().st_size
     read.write(other)
     with pytest.raises(BadInput, match=r"rate\.tied.*: differs from the same stage of the other runs"):

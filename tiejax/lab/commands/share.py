@@ -95,9 +95,7 @@ def main(argv: Sequence[str]) -> int:
     owner = settings.owner(of_run)
     if out is not None:
         _check_new(out, folder)
-    environment.check_flags()
-    environment.check_variables()
-    environment.check_platforms()
+    environment.check()
     from tiejax.lab.studies.layer_tying import convert as conversion
 
     console = Console()

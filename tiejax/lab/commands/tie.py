@@ -81,9 +81,7 @@ def main(argv: Sequence[str]) -> int:
     settings, switches = command_line.parse(Settings, COMMAND, argv)
     settings.check()
     if settings.text is not None:  # the model runs on the text
-        environment.check_flags()
-        environment.check_variables()
-        environment.check_platforms()
+        environment.check()
     console = Console()
     out = None if settings.out is None else Path(settings.out)
     try:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tiejax.system.rounding import next_multiple
+
 
 def duration(seconds: float) -> str:
     """Format seconds as 42 s, 3 min 05 s or 2 h 07 min."""
@@ -118,7 +120,7 @@ def not_decided(row: Mapping[str, Any]) -> str:
     if (row["seeds_needed"] or 0) <= row["n"]:
         return f"{found}{note}"
     tens = 10 ** max(len(str(row["seeds_needed"])) - 2, 0)
-    seeds = -(-row["seeds_needed"] // tens) * tens  # rounded up to two digits
+    seeds = next_multiple(row["seeds_needed"], tens)  # two digits
     true = with_unit(row["margin"] if row["goal"] == "difference" else 0, row)
     return f"{found}{note}; about {seeds:,} seeds would decide it if the true difference is {true}"
 

@@ -68,8 +68,6 @@ def _answer(study: Study, argv: Sequence[str]) -> int | None:
     for name, answer in study.answers.items():
         if switches.get(name) or getattr(settings, name, None):
             resolved = settings.resolved()
-            environment.check_flags()
-            environment.check_variables()
-            environment.check_platforms()
+            environment.check()
             return int(function_of(answer)(resolved, Console(switches["quiet"])))
     return None

@@ -72,6 +72,13 @@ def given_flags() -> list[str]:
     return given
 
 
+def check() -> None:
+    """Raise BadInput for flags, variables or platforms with which jax would not start; imports jax."""
+    check_flags()
+    check_variables()
+    check_platforms()
+
+
 def check_flags() -> None:
     """Raise BadInput for a flag that XLA does not know, which would otherwise end the process in the middle of a run.
 

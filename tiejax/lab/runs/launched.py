@@ -46,10 +46,10 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
         trackers.check(getattr(settings, "tracker", "none"))
     check_address_space()
     if study.sizes is not None:
-        need = check_memory(settings, study.sizes.need, study.sizes.OPTIONS, alone=alone)
+        need = study.sizes.need(settings)
+        check_memory(settings, need, study.sizes.FLAGS, alone=alone)
         if first:
-            existing = RunDirectory.record_files(request.out)
-            check_disk(settings, study.sizes.need, study.sizes.OPTIONS, need.disk, request.out, existing)
+            check_disk(settings, need.disk, study.sizes.FLAGS, request.out, RunDirectory.record_files(request.out))
     if first:
         RunDirectory.probe(request.out)
     environment.check_variables()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.runs.writing import replace
-from tiejax.system.files import read_own_file
+from tiejax.system.files import read_own_file, sha256
 from tiejax.system.visible import cut
 
 KIND = "run.json"
@@ -108,10 +108,9 @@ def _is_whole(content: Mapping[str, Any]) -> bool:
 
 def _is_parts(parts: Any) -> bool:
     """Return whether a value is a list of values of the setting `seeds`."""
-    numbers = (
-        [seed for part in parts for seed in (part if isinstance(part, list) else [part])] if isinstance(parts, list) else [""]
+    return isinstance(parts, list) and all(
+        type(seed) is int for part in parts for seed in (part if isinstance(part, list) else [part])
     )
-    return all(type(number) is int for number in numbers)
 
 
 def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:
@@ -151,7 +150,7 @@ def damaged(folder: Path, manifest: Manifest) -> list[str]:
 
 def is_as_written(folder: Path, name: str, manifest: Manifest) -> bool:
     """Return whether a file of a run exists and has its listed length and digest."""
-    return has_length(folder, name, manifest) and digest_of(folder / name) == manifest.files[name]
+    return has_length(folder, name, manifest) and sha256(folder / name) == manifest.files[name]
 
 
 def has_length(folder: Path, name: str, manifest: Manifest) -> bool:
@@ -166,12 +165,6 @@ def has_length(folder: Path, name: str, manifest: Manifest) -> bool:
 def digest_of_bytes(content: bytes) -> str:
     """Return the SHA-256 (hex) of the content of a file."""
     return hashlib.sha256(content).hexdigest()
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 (hex) of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_of_json(content: object) -> str:

@@ -9,7 +9,6 @@ killed at any point resumes there. Records and members are joined along the axis
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -115,7 +114,7 @@ def train_parts(
             continue
         so_far = settings.of_seeds([seed for each in seeds for seed in each])
         looks = looks_done(launched, [len(each) for each in seeds])
-        joined = _join(done, conditions, scratch)
+        joined = join_records([each.records for each in done], conditions, scratch)
         if (more := value_of_first(lambda: next_seeds(launched, console, looks, lambda: test(so_far, joined, looks)))) is None:  # noqa: B023
             break
         seeds.append(more)
@@ -180,10 +179,6 @@ def next_seeds(launched: Launched, console: Console, looks: Looks, test: Callabl
     console.say(f"{counted(len(left), 'claim')} undecided with {looks.done[-1]:,} seeds: going on to {until:,}")
     run.append_part(seeds)
     return seeds
-
-
-def _join(done: Sequence[Trained], conditions: int, scratch: Path | None) -> Records:
-    return join_records([each.records for each in done], conditions, scratch)
 
 
 def facts_of(looks: Looks, seeds: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -6,11 +6,10 @@ of one seed, and the best few are trained in full with several seeds.
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-T = TypeVar("T")
 Pair = tuple[float, float]  # a learning rate, and the factor of the tables'
 MOST_EXTENSIONS = 3  # of the tried rates and factors, in screening and in full
 KEPT = 4  # pairs that are trained in full after screening
@@ -75,7 +74,6 @@ def choose_rates(
     losses_at: Callable[[Sequence[Pair]], np.ndarray],
     factors: Sequence[float] = (1.0,),
     screen: Callable[[Sequence[Pair]], np.ndarray] | None = None,
-    below: float = 1.0,
 ) -> Tried:
     """Try all pairs of learning rates and factors, and further ones as long as the best is at an edge, at most three times.
 
@@ -87,7 +85,6 @@ def choose_rates(
         losses_at: pairs -> final losses `[pair, seed]`.
         factors: factors of the tables' learning rate, likewise.
         screen: pairs -> losses after short runs `[pair]`.
-        below: limit of the rates that are added.
     """
     pairs, short = list(itertools.product(rates, factors)), dict[Pair, float]()
     free = len(rates) > 1, len(factors) > 1
@@ -95,7 +92,7 @@ def choose_rates(
         for _ in range(MOST_EXTENSIONS + 1):
             short |= zip(pairs, screen(pairs), strict=True)
             best = min(sorted(short), key=lambda pair: short[pair])  # of equal ones the lowest
-            grid = [*short, *_beyond(best, short, free, below)]
+            grid = [*short, *_beyond(best, short, free)]
             pairs = [
                 pair
                 for pair in itertools.product(*(sorted(set(values)) for values in zip(*grid, strict=True)))
@@ -108,7 +105,7 @@ def choose_rates(
     for _ in range(MOST_EXTENSIONS + 1):
         full |= zip(pairs, losses_at(pairs), strict=True)
         best = min(sorted(full), key=lambda pair: full[pair].mean())
-        pairs = [pair for pair in _beyond(best, [*short, *full], free, below) if pair not in full]
+        pairs = [pair for pair in _beyond(best, [*short, *full], free) if pair not in full]
         if not pairs:
             break
     missing = np.full_like(full[best], np.nan)
@@ -118,10 +115,10 @@ def choose_rates(
     )
 
 
-def _beyond(best: Pair, tried: Collection[Pair], free: tuple[bool, bool], below: float) -> list[Pair]:
+def _beyond(best: Pair, tried: Collection[Pair], free: tuple[bool, bool]) -> list[Pair]:
     """Return the neighbours of the best pair beyond the edges at which it is. free: which of both numbers may be changed."""
     found = []
-    for axis, limit in ((0, below), (1, np.inf)):
+    for axis, limit in ((0, 1.0), (1, np.inf)):
         values = [pair[axis] for pair in tried]
         for end, factor in ((min(values), 0.5), (max(values), 2.0)):
             if free[axis] and best[axis] == end and end * factor < limit:
@@ -154,8 +151,3 @@ def rate_lines(tried: Mapping[Any, Tried], unit: str = "nats") -> list[str]:
         mean = each.losses[each.best].mean()
         lines.append(f"learning rate of {kind} models: {each.rate:g}{factor}{edge}, mean loss {mean:.4f} {unit}")
     return lines
-
-
-def best_pairs(tried: Mapping[T, Tried]) -> dict[T, Pair]:
-    """Return the rate and the factor that each class of models has chosen."""
-    return {kind: each.pair for kind, each in tried.items()}

@@ -20,6 +20,7 @@ from tiejax.lab.runs.writing import replace, replace_with
 from tiejax.lab.settings import checks, yaml_text
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
+from tiejax.system.files import sha256
 from tiejax.system.visible import cut
 from tiejax.training.records import FOLDER as RECORDS
 
@@ -323,7 +324,7 @@ class RunDirectory:
         """List files with their current digests, and all files in folders."""
         files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path]) if file.is_file()]
         names = [file.relative_to(self.path).as_posix() for file in files]
-        digests = dict(zip(names, map(manifest.digest_of, files), strict=True))
+        digests = dict(zip(names, map(sha256, files), strict=True))
         self._list(digests, {name: file.stat().st_size for name, file in zip(names, files, strict=True)})
 
     def _list(self, digests: Mapping[str, str], lengths: Mapping[str, int]) -> None:

@@ -149,11 +149,6 @@ def train(
     return trained
 
 
-def timing(trained: Trained, models: int) -> dict[str, float | None]:
-    """Return the timing in results.json of `models` models."""
-    return timing_of(trained.compile_s, trained.train_s, trained.steps_here * models)
-
-
 def timing_of(compile_s: float, train_s: float, model_steps: int) -> dict[str, float | None]:
     """Return the timing in results.json of `model_steps` steps; the rate is None if this process has trained nothing."""
     rate = model_steps / train_s if train_s else None

@@ -3,12 +3,12 @@
 import collections
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.settings.sizes import MOST_SEEDS, check_all_most, check_most
+from tiejax.lab.settings.sizes import MOST_SEEDS, check_most
 from tiejax.system.visible import cut
 
 
@@ -106,34 +106,33 @@ def check_utf8(config: Any, names: Sequence[str]) -> None:
 
 def check_counts(config: Any, names: Sequence[str]) -> None:
     """Check that integer fields are at least 1 and at most `sizes.most_of(name)`; None and text are not checked."""
-    counts = {name: value for name in names if isinstance(value := getattr(config, name), int)}
-    for name, value in counts.items():
-        if value < 1:
-            raise BadInput(f"--{name}: expected an integer >= 1, got {cut(value)}")
-    check_all_most(counts)
+    for name in names:
+        if isinstance(value := getattr(config, name), int):
+            if value < 1:
+                raise BadInput(f"--{name}: expected an integer >= 1, got {cut(value)}")
+            check_most(name, value)
 
 
 def check_positive(config: Any, names: Sequence[str]) -> None:
     """Check that fields are finite and above 0, or None."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise BadInput(f"--{name}: expected a finite number > 0, got {cut(value)}")
+    _check_numbers(config, names, lambda value: math.isfinite(value) and value > 0, "a finite number > 0")
 
 
 def check_not_negative(config: Any, names: Sequence[str]) -> None:
     """Check that fields are finite and not negative."""
-    for name in names:
-        value = getattr(config, name)
-        if not (math.isfinite(value) and value >= 0):
-            raise BadInput(f"--{name}: expected a finite number >= 0, got {cut(value)}")
+    _check_numbers(config, names, lambda value: math.isfinite(value) and value >= 0, "a finite number >= 0")
 
 
 def check_shares(config: Any, names: Sequence[str]) -> None:
-    """Check that fields are probabilities below 1."""
+    """Check that fields are probabilities below 1, or None."""
+    _check_numbers(config, names, lambda value: 0 <= value < 1, "a number in [0, 1)")
+
+
+def _check_numbers(config: Any, names: Sequence[str], holds: Callable[[float], bool], expected: str) -> None:
     for name in names:
-        if not 0 <= (value := getattr(config, name)) < 1:
-            raise BadInput(f"--{name}: expected a number in [0, 1), got {cut(value)}")
+        value = getattr(config, name)
+        if value is not None and not holds(value):
+            raise BadInput(f"--{name}: expected {expected}, got {cut(value)}")
 
 
 def check_lengths(config: Any, most: int, shortest: int = 3) -> None:

@@ -2,8 +2,8 @@
 
 import shlex
 import typing
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tiejax.lab.settings import named_configs
 from tiejax.lab.settings.command_line import CommandLine, option_names
@@ -37,25 +37,16 @@ end
 """
 
 
-class Words(NamedTuple):
-    """Completions of a command.
-
-    flags: all flags, as `--name`. values: flag -> its values, for flags with a fixed set. alone: flags without a value.
-    """
-
-    flags: Sequence[str]
-    values: Mapping[str, Sequence[str]]
-    alone: Sequence[str] = ()
+# Flag -> its values if there is a fixed set of them, [] if any value or file may follow, None if it is given alone.
+Flags = Mapping[str, Sequence[str] | None]
 
 
-def words(settings: type[Any], line: CommandLine) -> Words:
-    """Return the flags of a command, and the values of those with a fixed set."""
+def flags(settings: type[Any], line: CommandLine) -> Flags:
+    """Return the flags of a command."""
     hints = {name: kind for name, kind in typing.get_type_hints(settings).items() if name not in line.positional}
-    values = {f"--{name}": found for name, kind in hints.items() if (found := _choices(kind))}
-    if line.configurations:
-        values["--config"] = named_configs.names(line.configurations)
-    flags = [f"--{name}" for name in option_names(settings, line)]
-    return Words(flags, values, [flag for flag in flags if flag[2:] not in {"config", *hints}])
+    values = {name: _choices(kind) for name, kind in hints.items()}
+    values["config"] = named_configs.names(line.configurations) if line.configurations else []
+    return {f"--{name}": values.get(name) for name in option_names(settings, line)}
 
 
 def _choices(kind: Any) -> list[str]:
@@ -69,37 +60,34 @@ def _choices(kind: Any) -> list[str]:
     return [choice for part in typing.get_args(kind) for choice in _choices(part)]
 
 
-def script(shell: str, commands: Mapping[str, Words]) -> str:
+def script(shell: str, commands: Mapping[str, Flags]) -> str:
     """Return the script for a shell of `SHELLS`. Values that are not listed are completed as files."""
     if shell == "fish":
         return FISH + "".join(f"complete -c tiejax {line}\n" for line in _lines_of_fish(commands))
     cases = []
     for name, found in commands.items():
-        cases += [_case(f'"{name} {flag}"', values) for flag, values in found.values.items()]
+        cases += [f'"{name} {flag}") words={_quoted(values)} ;;' for flag, values in found.items() if values]
         # Otherwise flags; words without a dash are completed as files.
-        cases += [_case(f'"{name} "*', found.flags, only_dashes=True)] if found.flags else []
-    cases.append(_case('"help "*', [*commands]))
-    names = shlex.quote(" ".join([*commands, "help", *OPTIONS]))
-    text = TEMPLATE % {"commands": names, "cases": "\n".join(cases)}
+        cases.append(f'"{name} "*) case $word in -*) words={_quoted(found)} ;; esac ;;')
+    cases.append(f'"help "*) words={_quoted(commands)} ;;')
+    indented = "\n".join(f"            {case}" for case in cases)
+    text = TEMPLATE % {"commands": _quoted([*commands, "help", *OPTIONS]), "cases": indented}
     return text if shell == "bash" else ZSH + text
 
 
-def _lines_of_fish(commands: Mapping[str, Words]) -> list[str]:
+def _lines_of_fish(commands: Mapping[str, Flags]) -> list[str]:
     """Return the arguments of fish's `complete`, a line for each flag. -x: with a listed value. -r: with any value or file."""
-    lines = [f"-n '__tiejax_command' -f -a {shlex.quote(' '.join([*commands, 'help']))}"]
+    lines = [f"-n '__tiejax_command' -f -a {_quoted([*commands, 'help'])}"]
     lines += [f"-n '__tiejax_command' -f -l {option[2:]}" for option in OPTIONS]
-    lines.append(f"-n '__tiejax_command {OPTIONS[-1]}' -f -a '{' '.join(SHELLS)}'")
-    lines.append(f"-n '__tiejax_command help' -f -a {shlex.quote(' '.join(commands))}")
+    lines.append(f"-n '__tiejax_command {OPTIONS[-1]}' -f -a {_quoted(SHELLS)}")
+    lines.append(f"-n '__tiejax_command help' -f -a {_quoted(commands)}")
     for name, found in commands.items():
-        for flag in found.flags:
-            values = f" -a {shlex.quote(' '.join(found.values[flag]))}" if flag in found.values else ""
-            kind = "" if flag in found.alone else " -x" if values and flag != "--config" else " -r"
-            lines.append(f"-n '__tiejax_command {name}' -l {flag[2:]}{kind}{values}")
+        for flag, values in found.items():
+            listed = f" -a {_quoted(values)}" if values else ""
+            kind = "" if values is None else " -x" if values and flag != "--config" else " -r"
+            lines.append(f"-n '__tiejax_command {name}' -l {flag[2:]}{kind}{listed}")
     return lines
 
 
-def _case(pattern: str, found: Sequence[str], only_dashes: bool = False) -> str:
-    assign = f"words={shlex.quote(' '.join(found))}"
-    if only_dashes:
-        assign = f"case $word in -*) {assign} ;; esac"
-    return f"            {pattern}) {assign} ;;"
+def _quoted(words: Iterable[str]) -> str:
+    return shlex.quote(" ".join(words))

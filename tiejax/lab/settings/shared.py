@@ -216,8 +216,7 @@ class AttentionSettings(Settings):
 
     def check(self) -> None:
         super().check()
-        if self.attention_dropout is not None:
-            checks.check_shares(self, ("attention_dropout",))
+        checks.check_shares(self, ("attention_dropout",))
 
 
 @dataclasses.dataclass(frozen=True)

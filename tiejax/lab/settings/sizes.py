@@ -4,10 +4,9 @@ Each study counts the bytes that a configuration needs, in closed form and befor
 at the same time are counted: a run that is refused could not have fitted, but one that is accepted may still be too large.
 """
 
-import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,12 +61,6 @@ def check_most(option: str, value: float, name: str | None = None) -> None:
         raise BadInput(f"--{option}: expected at most {most:,}, got {cut(value)}")
 
 
-def check_all_most(counts: Mapping[str, float]) -> None:
-    """Raise BadInput if one of the counts, by option, is too large."""
-    for option, value in counts.items():
-        check_most(option, value)
-
-
 def check_steps(option: str, value: float, steps: float) -> None:
     """Raise BadInput if the value of an option results in too many steps."""
     if steps > MOST_STEPS:
@@ -80,6 +73,10 @@ def check_places(option: str, rows: int, length: int) -> None:
         raise BadInput(
             f"--{option}: {rows} rows of {length} tokens are {rows * length:,} tokens, expected at most {MOST_PLACES:,}"
         )
+
+
+# The settings that decide each purpose of a `Need`, by its field.
+Flags = Mapping[str, Sequence[str]]
 
 
 class Need(NamedTuple):
@@ -145,29 +142,22 @@ def bytes_of_rows(rows: int, length: int, vocabulary: int, seeds: int, validatio
     return (seeds * WINDOW + validation_batches) * rows * length * (bytes_of_token(vocabulary) + 2)
 
 
-def check_memory(
-    settings: Any, need_of: Callable[[Any], Need], options: Sequence[str], memory: int | None = None, alone: bool = True
-) -> Need:
-    """Raise BadInput if resolved settings need more memory than this machine has; return what they need.
+def check_memory(settings: Any, whole: Need, flags: Flags, memory: int | None = None, alone: bool = True) -> None:
+    """Raise BadInput if resolved settings need more memory than this machine has.
 
     With an accelerator, only the need of the host is checked: the memory of the devices is unknown before jax is imported.
 
-    need_of: settings -> need. options: settings that determine the need; the message names those that contribute most. memory:
-    this machine's memory in bytes (default: its limit; there is no check if that is unknown). alone: whether this is the only
-    process; of several, each holds the whole state, for checkpoints, and all records, but only a part of the rest.
+    whole: what the settings need. flags: those that decide each purpose. memory: this machine's memory in bytes (default: its
+    limit; there is no check if that is unknown). alone: whether this is the only process; of several, each holds the whole
+    state, for checkpoints, and all records, but only a part of the rest.
     """
     memory = machine_memory() if memory is None else memory
-    on_accelerator = accelerated()
-
-    def counted(whole: Need) -> Need:
-        need = whole._replace(training=0) if on_accelerator else whole
-        return need if alone else need._replace(batches=0, training=0)
-
-    whole = need_of(settings)
-    need = counted(whole)
+    need = whole._replace(training=0) if accelerated() else whole
+    need = need if alone else need._replace(batches=0, training=0)
     if memory is None or need.total <= memory:
-        return whole
-    named = _heaviest(settings, lambda settings: counted(need_of(settings)).total, options)
+        return
+    largest = sorted(need.memory, key=lambda purpose: -need.memory[purpose])
+    named = _named(settings, [flag for purpose in largest if 4 * need.memory[purpose] >= need.total for flag in flags[purpose]])
     raise BadInput(
         f"{named}: the run needs at least {in_units(need.total)} ({need.in_words()}), this machine has {in_units(memory)}"
     )
@@ -183,51 +173,35 @@ def check_address_space() -> None:
         )
 
 
-def check_disk(
-    settings: Any,
-    need_of: Callable[[Any], Need],
-    options: Sequence[str],
-    needed: int,
-    out: Path,
-    existing: Sequence[Path] = (),
-) -> None:
+def check_disk(settings: Any, needed: int, flags: Flags, out: Path, existing: Sequence[Path] = ()) -> None:
     """Raise BadInput if the records of resolved settings do not fit on the disk of the run directory.
 
-    need_of, options: see `check_memory`. needed: the bytes on the disk. existing: files of records that the run will replace,
-    which count as free.
+    needed: the bytes on the disk. existing: files of records that the run will replace, which count as free.
     """
     if not needed:
         return
     folder = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in existing)
     if needed > free:
-        named = _heaviest(settings, lambda settings: need_of(settings).disk, options)
         raise BadInput(
-            f"{named}: the records of the run need {in_units(needed)} on the disk of --out {out}, which has "
-            f"{in_units(free)} free"
+            f"{_named(settings, flags['disk'])}: the records of the run need {in_units(needed)} on the disk of --out {out}, "
+            f"which has {in_units(free)} free"
         )
 
 
-def _heaviest(settings: Any, total_of: Callable[[Any], int], options: Sequence[str]) -> str:
-    """Return, with their values, the options whose default would save a quarter or more; if none, the best one to halve."""
-    values = {name: value for name in options if (value := getattr(settings, name)) is not None}
-    default, total = type(settings)().resolved(), total_of(settings)
-
-    def saved(name: str, instead: Any) -> float:
-        return 1 - total_of(dataclasses.replace(settings, **{name: instead})) / total
-
-    by_default = {name: saved(name, getattr(default, name) or 1) for name in values}
-    heavy = sorted((name for name in values if by_default[name] >= 0.25), key=lambda name: -by_default[name])
-    if not heavy:
-        heavy = [max(values, key=lambda name: saved(name, _half(values[name])))]
-    return ", ".join(f"--{name} {values[name]}" if isinstance(values[name], int) else f"--{name}" for name in heavy[:3])
+def _named(settings: Any, flags: Sequence[str]) -> str:
+    """Return those of the flags that are far from their defaults, with their values; if none is, all of them."""
+    default = type(settings)().resolved()
+    values = {flag: value for flag in flags if (value := getattr(settings, flag)) is not None}
+    named = {flag: value for flag, value in values.items() if _is_far(value, getattr(default, flag))} or values
+    return ", ".join(f"--{flag} {value}" if isinstance(value, int) else f"--{flag}" for flag, value in named.items())
 
 
-def _half(value: Any) -> Any:
-    """Return half of an integer or of a list, but at least one; any other value unchanged."""
-    if isinstance(value, int):
-        return max(1, value // 2)
-    return value[: max(1, len(value) // 2)] if isinstance(value, list) else value
+def _is_far(value: Any, default: Any) -> bool:
+    """Return whether a setting differs from its default, a number by a factor of 4 or more."""
+    if isinstance(value, int) and isinstance(default, int):
+        return max(value, default) >= 4 * min(value, default)
+    return bool(value != default)
 
 
 def in_units(size: int) -> str:

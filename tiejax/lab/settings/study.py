@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tiejax.lab.settings.command_line import CommandLine
-from tiejax.lab.settings.sizes import Need
+from tiejax.lab.settings.sizes import Flags, Need
 
 SWITCHES = {
     "resume": "continue the interrupted run in the run directory; the results equal those of an uninterrupted run",
@@ -35,8 +35,8 @@ class Sizes(Protocol):
     """The module `sizes.py` of a study, which counts memory and disk in closed form and loads no jax."""
 
     @property
-    def OPTIONS(self) -> tuple[str, ...]:
-        """Names of the settings that determine the need."""
+    def FLAGS(self) -> Flags:
+        """The settings that decide each purpose of the need."""
 
     def need(self, settings: Any, /) -> Need:
         """Return the bytes that a run with resolved settings needs."""

@@ -18,6 +18,7 @@ from tiejax.lab.studies.compare.compare import at_odds, effect
 from tiejax.lab.studies.compare.page import finding
 from tiejax.lab.studies.compare.settings import ACROSS, STUDY, labels
 from tiejax.statistics.claims import Claim
+from tiejax.system import files
 
 
 def body(*claims):
@@ -132,9 +133,9 @@ def under_its_former_name(out):
     results = json.loads((out / "results.json").read_text()) | {"experiment": "comparison"}
     (out / "results.json").write_text(json.dumps(results))
     earlier = dataclasses.replace(manifest.read(out), study="comparison")
-    dataclasses.replace(
-        earlier, files=earlier.files | {"results.json": manifest.digest_of(out / "results.json")}, lengths={}
-    ).write(out)
+    dataclasses.replace(earlier, files=earlier.files | {"results.json": files.sha256(out / "results.json")}, lengths={}).write(
+        out
+    )
     assert json.loads((out / "run.json").read_text())["study"] == "comparison"
 
 

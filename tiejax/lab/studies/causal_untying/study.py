@@ -16,7 +16,7 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of
-from tiejax.lab.runs.rates import Pair, Tried, best_pairs, rate_lines, tuning_rows
+from tiejax.lab.runs.rates import Pair, Tried, rate_lines, tuning_rows
 from tiejax.lab.runs.stages import Stages, Stopped
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin
@@ -129,7 +129,7 @@ def rates_of(settings: Settings, tried: dict[Class, Tried]) -> dict[Class, Pair]
         assert settings.tied_rate is not None
         assert settings.untied_rate is not None
         return {"tied": (settings.tied_rate, settings.tied_factor), "untied": (settings.untied_rate, settings.untied_factor)}
-    return best_pairs(tried)
+    return {kind: each.pair for kind, each in tried.items()}
 
 
 def check_models(settings: Settings, text: Text, tried: dict[Class, Tried], steps: int, console: Console) -> None:

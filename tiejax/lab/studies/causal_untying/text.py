@@ -77,7 +77,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
     if len(train) < settings.batch_size:
         raise BadInput(f"--corpus: {len(train)} blocks of training text, expected at least --batch_size {settings.batch_size}")
     vocabulary = prepared.vocabulary if plant is None else plant.planting.vocabulary
-    check_memory(settings, lambda settings: sizes.need(settings, vocabulary), sizes.OPTIONS)
+    check_memory(settings, sizes.need(settings, vocabulary), sizes.FLAGS)
     count = np.bincount(train[:, 1:].ravel(), minlength=vocabulary)
     names, bucket = buckets(count[: prepared.vocabulary], Twins(prepared.vocabulary, (), (), ()))
     if plant is None:

@@ -16,7 +16,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.embedding_coupling.settings import Settings
-from tiejax.pretraining.step_plan import StepPlan, plan_rows
+from tiejax.pretraining.step_plan import StepPlan, plan_steps
 from tiejax.text import sentences
 from tiejax.text import tokenizer as tokenization
 from tiejax.text.buckets import entropy
@@ -114,7 +114,7 @@ def plan(settings: Settings, text: Text, mesh: int) -> StepPlan:
     lengths = np.diff(text.train.offsets)
     if text.languages is not None:
         lengths = lengths[text.languages.sample(np.arange(len(lengths)), np.random.default_rng(0))]
-    return plan_rows(lengths, settings.batch_rows, settings.max_length, True, mesh, settings.steps)
+    return plan_steps(lengths, settings.batch_rows, settings.max_length, True, mesh, settings.steps)
 
 
 def unigram_entropy(text: Text) -> float:

@@ -9,11 +9,9 @@ from tiejax.models import counts
 
 ARMS = 2  # per seed: untied and tied
 MOST_PER_CHUNK, BUFFER = 64, 2**28  # limits of a chunk: records, and bytes of the records of all members
-# Resolved settings that determine the estimates.
-OPTIONS = (
-    "seeds", "layers", "width", "feed_forward", "hidden", "token_hidden", "channel_hidden", "steps", "record_every",
-    "exact_every", "records_on",
-)  # fmt: skip
+MODELS = ("seeds", "hidden", "token_hidden", "channel_hidden", "feed_forward", "width", "layers")
+RECORDS = ("seeds", "steps", "record_every", "exact_every")
+FLAGS = {"state": MODELS, "records": RECORDS, "training": ("batch_size", *MODELS), "disk": (*RECORDS, "records_on")}
 
 
 def parameters(settings: Any) -> int:

@@ -15,7 +15,7 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import facts_of, looks_done, next_seeds
-from tiejax.lab.runs.rates import KEPT, Pair, Tried, best_pairs, choose_rates, rate_lines, tuning_rows
+from tiejax.lab.runs.rates import KEPT, Pair, Tried, choose_rates, rate_lines, tuning_rows
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stages import Stopped
 from tiejax.lab.runs.text import keep_text
@@ -104,7 +104,7 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
     jobs.expect(reported(settings, directory))
     tried = tune(jobs, settings)
     check_models(settings, text, tried, console)
-    jobs.rates = best_pairs(tried)
+    jobs.rates = {kind: each.pair for kind, each in tried.items()}
     bigram = bigram_of(settings, text, seed_list(directory.manifest.all_parts[0])[0], console)
     while True:
         jobs.train(reported(settings, directory))

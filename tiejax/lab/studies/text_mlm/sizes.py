@@ -6,11 +6,13 @@ from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_
 from tiejax.models import counts
 from tiejax.statistics.untie_arms import Arms
 
-# The resolved settings that the estimate depends on.
-OPTIONS = (
-    "vocab_size", "seeds", "width", "layers", "feed_forward", "batch_size", "max_length", "steps", "record_every",
-    "validate_every", "validation_batches",
-)  # fmt: skip
+MODEL = ("vocab_size", "width", "layers", "feed_forward")
+FLAGS = {
+    "state": ("seeds", *MODEL),
+    "records": ("seeds", "steps", "record_every", "validate_every"),
+    "batches": ("seeds", "batch_size", "max_length", "validation_batches"),
+    "training": ("batch_size", "max_length", *MODEL),
+}
 
 
 class Decided(NamedTuple):
@@ -26,11 +28,6 @@ class Decided(NamedTuple):
     steps: int
     rows: int
     mesh: int = 1
-
-    def under(self, settings: Any, others: Any) -> "Decided":
-        """Estimate the sizes for the settings `others` on the same text, given that these are the sizes for `settings`."""
-        rows = max(1, self.rows * others.batch_size // settings.batch_size)
-        return self._replace(rows=rows, steps=others.steps or self.steps)
 
 
 def before_text(settings: Any) -> Decided:

@@ -15,7 +15,7 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.text import keep_text
-from tiejax.lab.runs.train import begin, check_same_data, timing, train, warn_of_deadlock
+from tiejax.lab.runs.train import begin, check_same_data, timing_of, train, warn_of_deadlock
 from tiejax.lab.studies.text_mlm import bigram, claims, figures, page, untie_page
 from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, names_of_arms, reach
 from tiejax.lab.studies.text_mlm.records import named_arrays, with_distances
@@ -98,7 +98,7 @@ def announce(settings: Settings, text: Text, plan: StepPlan, models: int, consol
 
 def timing_on_text(trained: Trained, models: int, plan: StepPlan) -> dict[str, float | None]:
     """Return the `timing` of results.json, with tokens per second; no rates if this process trained nothing."""
-    times = timing(trained, models)
+    times = timing_of(trained.compile_s, trained.train_s, trained.steps_here * models)
     rate = times["model_steps_per_s"]
     return {
         **times,

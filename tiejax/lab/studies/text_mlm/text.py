@@ -9,10 +9,10 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.settings.sizes import Need, check_memory, check_steps
+from tiejax.lab.settings.sizes import check_memory, check_steps
 from tiejax.lab.studies.text_mlm import sizes
 from tiejax.lab.studies.text_mlm.settings import Settings
-from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
+from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps, rows_of_step
 from tiejax.text import buckets, sentences
 from tiejax.text import twins as planting
 from tiejax.text.sequences import Sequences
@@ -58,22 +58,19 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
     decided = sizes.Decided(
         text.twins.vocabulary, len(pairs_of(text)[0]), len(buckets_of(text)[0]), planned.steps, planned.rows, planned.mesh
     )
-
-    def need(others: Settings) -> Need:
-        return sizes.need(others, decided.under(settings, others))
-
-    check_memory(settings, need, sizes.OPTIONS, alone=jax.process_count() == 1)
+    check_memory(settings, sizes.need(settings, decided), sizes.FLAGS, alone=jax.process_count() == 1)
     return text, planned
 
 
 def plan(settings: Settings, text: Text, devices: int, local: int, platform: str) -> StepPlan:
     """Plan the steps on `devices` devices of `platform`, `local` of them in each process; raises BadInput."""
+    lengths, length, packed = np.diff(text.train.offsets), settings.max_length, settings.packing == "packed"
     try:
         planned = plan_steps(
-            np.diff(text.train.offsets),
-            settings.batch_size,
-            settings.max_length,
-            settings.packing == "packed",
+            lengths,
+            rows_of_step(lengths, settings.batch_size, length, packed),
+            length,
+            packed,
             devices_of_member(len(settings.seed_list), devices, local, settings.mesh, platform),
             settings.steps,
             settings.epochs,

@@ -5,7 +5,7 @@ from typing import Any
 from tiejax.lab.settings.sizes import Need
 from tiejax.lab.studies.exor import sizes
 
-OPTIONS = sizes.OPTIONS
+FLAGS = sizes.FLAGS
 
 
 def need(settings: Any) -> Need:
