@@ -108,7 +108,7 @@ def run_job(
     model.prepare()
     saved_at = time.perf_counter()
     while model.step < settings.steps:
-        on_steps(*model.advance())
+        on_steps(*(model.groups() if model.agent is None else model.group(model.agent)))
         stopping, ended = stop_requested(), model.step == settings.steps
         if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
             checkpoints.save(model.step, model.to_host(), log.arrays())
@@ -215,10 +215,6 @@ class _Model:
             self.layered.compile_for(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)
             self._record_size()
             self.validate()
-
-    def advance(self) -> tuple[int, float]:
-        """Train a group, or several if no agent acts; return the number of steps and their seconds."""
-        return self.groups() if self.agent is None else self.group(self.agent)
 
     def batches(self, later: int = 0) -> Sequence[Any]:
         """Return the batches of the next group, or of one `later` groups after it; the last one is for the reward."""
