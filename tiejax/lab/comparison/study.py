@@ -26,6 +26,7 @@ from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.runs.train import begin, check_same_data, warn_of_deadlock
 from tiejax.lab.settings.sizes import MOST_STEPS
+from tiejax.statistics.claims import Claim
 from tiejax.system.json_values import plain
 from tiejax.tying.leaves import tree_bytes
 
@@ -66,12 +67,12 @@ def run(launched: Launched, console: Console) -> int:
     every_class = tunings(settings, subject, block)
     tuned = every_class if settings.tuned else []
     in_blocks = functools.partial(blocks_of, size=block)
-    parts_of_known = segments.segments_of(on_records(subject.arms, known, settings.every(known)))
-    stages = Stages(launched, console, stop, costs_of_run(tuned, in_blocks(parts, whole=parts_of_known)))
+    planned = segments.segments_of(on_records(subject.arms, known, settings.every(known)))
+    stages = Stages(launched, console, stop, costs_of_run(tuned, in_blocks(parts, whole=planned)))
     with console:
-        most, probe = Trainer(subject.recipe, MOST_STEPS, stages), Arm("probe", False, equal=False)
-        costs = costs_of_run(tuned, in_blocks(parts[:1], whole=parts_of_known))
-        steps = steps_of(most, settings, probe, block, costs, tuned, console)
+        longest, probe = Trainer(subject.recipe, MOST_STEPS, stages), Arm("probe", False, equal=False)
+        costs = costs_of_run(tuned, in_blocks(parts[:1], whole=planned))
+        steps = steps_of(longest, settings, probe, block, costs, tuned, console)
         every = settings.every(steps)
         subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
         trainer = Trainer(subject.recipe, steps, stages)
@@ -167,10 +168,14 @@ def summary(arrays: Arrays, seeds: Sequence[int], subject: Subject, settings: Se
     """Return final losses, claims and diverged models, as in results.json."""
     names = [arm.name for arm in subject.arms]
     losses = {name: arrays[f"{name}/{FINAL}"].astype(float) for name in names if f"{name}/{FINAL}" in arrays}
-    done = looks.done or [len(seeds)]
+
+    def claims_of(seeds: int) -> dict[str, list[Claim]]:
+        of_seeds = {arm: values[:seeds] for arm, values in losses.items()}
+        return claims.claims(of_seeds, subject.arms, settings.margin, subject.unit, subject.claims)
+
     gate = {} if subject.gate is None else subject.gate.facts(finite_means(losses))
-    about = losses, subject.arms, settings.margin, subject.unit, subject.claims
-    rows = claims.verdicts(*about, done, max(1, len(looks.planned)), not (gate and gate["gate"]["failed"]))
+    tested = not (gate and gate["gate"]["failed"])
+    rows = claims.rows_by_family(claims_of, looks.done or [len(seeds)], max(1, len(looks.planned)), tested)
     return {
         "seeds": list(seeds),
         "arms": {arm: {"loss": values.tolist()} for arm, values in losses.items()},

@@ -5,7 +5,6 @@ difference changes with the length of the run, and models of equal size; and `se
 whether rare and frequent tokens differ. A claim without its arms in a run is left out. Others are exploratory.
 """
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -13,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiejax.lab.comparison.claims import Losses, worst_if_diverged
+from tiejax.lab.comparison.claims import Losses, rows_by_family, worst_if_diverged
 from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted, knows_markers
 from tiejax.lab.studies.causal_untying.planted_claims import claims as planted_claims
 from tiejax.statistics.arms import replace_undefined
-from tiejax.statistics.claims import Claim, assess_in_looks
+from tiejax.statistics.claims import Claim
 
 MARGIN = 0.01  # nats
 PLAIN, SECONDARY, PLANTED = "plain", "secondary", "planted"
@@ -208,8 +207,4 @@ def verdicts(
             return {PLAIN: families[PLAIN], SECONDARY: families[SECONDARY] + exploratory}
         return {PLANTED: planted_claims(planted.of_seeds(seeds)) + untested(families[PLAIN]) + exploratory}
 
-    def of_family(seeds: int, family: str) -> list[Claim]:
-        found = at(seeds)[family]
-        return found if tested else untested(found)
-
-    return {family: assess_in_looks(functools.partial(of_family, family=family), looks, planned) for family in at(looks[0])}
+    return rows_by_family(at, looks, planned, tested)

@@ -36,17 +36,14 @@ RANDOM_MAPS = 1004  # a random stream used for nothing else
 class Job(NamedTuple):
     """One model to train.
 
-    agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. rate, factor: largest learning
-    rate, and factor of the tables' (default: those of the settings). params: the first parameters, on the host with a slot for
-    every layer (default: random ones).
+    agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. params: the first parameters, on
+    the host with a slot for every layer (default: random ones).
     """
 
     method: str
     seed: int
     agent: Literal["learner", "random"] | None
     owner: tying.Owner | None
-    rate: float | None = None
-    factor: float | None = None
     params: PyTree = None
 
 
@@ -180,11 +177,7 @@ class _Model:
             floor = settings.epsilon_floor
             agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
         state = layered.to_device(saved.state, saved.ties.owner)
-        rates = rates_of(
-            settings,
-            settings.learning_rate if job.rate is None else job.rate,
-            settings.table_rate if job.factor is None else job.factor,
-        )
+        rates = rates_of(settings, settings.learning_rate, settings.table_rate)
         return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best, rates)
 
     def to_host(self) -> SavedState:

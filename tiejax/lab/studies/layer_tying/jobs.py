@@ -202,11 +202,11 @@ class Jobs:
     def _train(self, model: ModelName, devices: tuple[jax.Device, ...]) -> None:
         """Train a model, resuming from its last checkpoint if the run is resumed, and keep it unless it was stopped."""
         settings, agent, data = self._of(model), self._agent_of(model), self._data[devices]
-        chosen = self.rates.get(settings.class_of(model.method), (None, None))
-        rate, factor = chosen if model.rate is None else (model.rate, model.factor)
-        job = job_of(settings, model.method, model.seed, None if agent is None else self.records[agent])._replace(
-            rate=rate, factor=factor, params=params_at_start(settings, self._directory, model.method)
-        )
+        pair = self.rates.get(settings.class_of(model.method)) if model.rate is None else (model.rate, model.factor)
+        if pair is not None:
+            settings = dataclasses.replace(settings, learning_rate=pair[0], table_rate=pair[1])
+        job = job_of(settings, model.method, model.seed, None if agent is None else self.records[agent])
+        job = job._replace(params=params_at_start(settings, self._directory, model.method))
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
