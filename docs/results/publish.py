@@ -34,7 +34,7 @@ TABLES = {
     "doses": "tiejax.lab.studies.exor.dose_page",
     "variants": "tiejax.lab.studies.exor.variants_page",
     "untying": "tiejax.lab.reporting.untie_curve",
-    "causal_untying": "tiejax.lab.studies.causal_untying.tables",
+    "causal_untying": "tiejax.lab.studies.causal_untying.page",
     "text_mlm": "tiejax.lab.studies.text_mlm.page",
     "layer_tying": "tiejax.lab.studies.layer_tying.page",
     "embedding_coupling": "tiejax.lab.studies.embedding_coupling.page",

@@ -16,9 +16,9 @@ from tiejax.lab.comparison.training import Members, Trainer
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.causal_untying import plan
+from tiejax.lab.studies.causal_untying.model import Recipe
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.lab.studies.causal_untying.train import Recipe
 from tiejax.models.counts import layer_matrices
 from tiejax.training.loop import Training
 

@@ -12,9 +12,9 @@ import pytest
 
 from tiejax import training, tying
 from tiejax.lab.runs.console import Console
+from tiejax.lab.studies.causal_untying import model as causal_model
 from tiejax.lab.studies.causal_untying import settings as causal_settings
 from tiejax.lab.studies.causal_untying import text as causal_text
-from tiejax.lab.studies.causal_untying import train as causal_train
 from tiejax.lab.studies.embedding_coupling import encoders as coupling_encoders
 from tiejax.lab.studies.embedding_coupling import settings as coupling_settings
 from tiejax.lab.studies.embedding_coupling import text as coupling_text
@@ -115,8 +115,8 @@ def causal(corpus, precision, members):
         **corpus, layers=2, width=8, heads=2, context=8, batch_size=2, vocab_size=300, steps=600, record_every=10,
         validate_every=10, tied_rate=1e-3, untied_rate=1e-3, matmul_precision=precision,
     ).resolved()  # fmt: skip
-    recipe = causal_train.Recipe(settings, causal_text.prepare(settings, Console(quiet=True)))
-    ensemble = recipe.ensemble(causal_train.tuning_arm("tied"), 0, 600, 600)
+    recipe = causal_model.Recipe(settings, causal_text.prepare(settings, Console(quiet=True)))
+    ensemble = recipe.ensemble(causal_model.tuning_arm("tied"), 0, 600, 600)
     return traced(dataclasses.replace(ensemble, members=members))
 
 

@@ -57,18 +57,14 @@ def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shap
     return Shapes(params, resolved)
 
 
-def check_gate(gate: object) -> None:
-    """Raise BadInput unless the gate is None or a finite number."""
-    if gate is not None and not (isinstance(gate, int | float) and math.isfinite(gate)):
-        raise BadInput(f"gate: expected a loss that models must end below, or None, got {gate!r:.60}")
-
-
-def check_text_and_norm(name: str, max_norm: Any) -> None:
-    """Raise BadInput unless the name is a line of text and the limit of the norm, if any, is above 0."""
+def check_values(name: str, max_norm: Any, gate: Any) -> None:
+    """Raise BadInput unless the name is a line of text, the norm, if limited, by a number > 0, and the gate, if any, finite."""
     if not (isinstance(name, str) and name.strip() and name.isprintable()):
         raise BadInput(f"name: expected a line of text, got {name!r:.60}")
     if max_norm is not None and not (isinstance(max_norm, int | float) and 0 < max_norm < float("inf")):
         raise BadInput(f"max_norm: expected a finite number > 0, or None, got {max_norm!r:.60}")
+    if gate is not None and not (isinstance(gate, int | float) and math.isfinite(gate)):
+        raise BadInput(f"gate: expected a loss that models must end below, or None, got {gate!r:.60}")
 
 
 def check_claims(own: Callable[..., Any] | None, arms: Sequence[Arm], seeds: int) -> None:

@@ -1,5 +1,6 @@
 """The claims of a comparison, fixed before it: differences of final losses between arms, paired by seed."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,26 +48,18 @@ def claims(
     return {name: found for name, found in families.items() if found}
 
 
-def verdicts(
-    losses: Losses,
-    arms: Sequence[Arm],
-    margin: float | None,
-    unit: str,
-    own: OwnClaims | None,
-    looks: Sequence[int],
-    planned: int,
-    tested: bool = True,
+def rows_by_family(
+    claims_of: Callable[[int], Mapping[str, Sequence[Claim]]], looks: Sequence[int], planned: int, tested: bool
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of all claims by family, each tested together, as tested at every look (see `assess_in_looks`).
 
-    tested: whether claims are tested, or all exploratory.
+    claims_of: number of seeds -> the claims of each family. tested: whether claims are tested, or all exploratory.
     """
 
-    def at(seeds: int) -> dict[str, list[Claim]]:
-        found = claims({arm: values[:seeds] for arm, values in losses.items()}, arms, margin, unit, own)
-        return found if tested else {name: untested(of_family) for name, of_family in found.items()}
+    def of_family(seeds: int, family: str) -> Sequence[Claim]:
+        found = claims_of(seeds)[family]
+        return found if tested else untested(found)
 
     return {
-        family: assess_in_looks(lambda seeds, family=family: at(seeds)[family], looks, planned)  # type: ignore[misc]
-        for family in at(looks[0])
+        family: assess_in_looks(functools.partial(of_family, family=family), looks, planned) for family in claims_of(looks[0])
     }

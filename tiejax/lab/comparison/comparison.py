@@ -186,8 +186,7 @@ class Comparison:
         arms = self._arms()
         if settings.steps == 1 and (changing := [arm.name for arm in arms if arm.fork is not None]):
             raise BadInput(f"--steps: {changing[0]} needs at least 2 steps, one before its change and one after it")
-        checks.check_text_and_norm(self.name, self.max_norm)
-        checks.check_gate(self.gate)
+        checks.check_values(self.name, self.max_norm, self.gate)
         found = data.checked(self.training, self.held_out, self.batch_size)
         shapes = checks.shapes_of(self.init, self.ties)
         evaluate = self.evaluate or (lambda params, batch: first_of(self.loss(params, batch, None)))
@@ -195,7 +194,7 @@ class Comparison:
         checks.check_schedule(self.schedule)
         checks.check_claims(self.claims, arms, settings.number_of_seeds)
         opt_state = checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
-        checks.check_size(shapes.params, opt_state, block_size([settings.seed_list], settings.mesh))
+        checks.check_size(shapes.params, opt_state, block_size(settings.seed_list, settings.mesh))
         checks.check_mesh(settings.mesh, self.batch_size, shapes.ties)
         recipe = Recipe(
             init=self.init,

@@ -19,13 +19,7 @@ WINDOW_BYTES, MOST_WINDOW = 2**26, 64  # of the batches that are read ahead for 
 
 
 class Data(NamedTuple):
-    """The examples of a comparison.
-
-    Attributes:
-        training: arrays `[examples, ...]`, or a function (seed, step) -> batch.
-        held_out: arrays `[examples, ...]`.
-        batch_size: examples of a step.
-    """
+    """The examples of a comparison: arrays `[examples, ...]`, of which a step takes `batch_size`; or a function of batches."""
 
     training: PyTree | Batches
     held_out: PyTree

@@ -24,10 +24,10 @@ USES_CAPTION = (
 EARLY = 0.1  # share of the run that the curves of differences leave out
 
 
-def colours(arms: Sequence[str]) -> dict[str, str]:
-    """Return a colour for every arm."""
-    others = [arm for arm in arms if arm not in FIXED]
-    return {arm: FIXED[arm] if arm in FIXED else OTHERS[others.index(arm) % len(OTHERS)] for arm in arms}
+def colours(arms: Sequence[str], fixed: Mapping[str, str] = FIXED, others: Sequence[str] = OTHERS) -> dict[str, str]:
+    """Return a colour for every arm: a fixed one, or the next of the others."""
+    rest = [arm for arm in arms if arm not in fixed]
+    return {arm: fixed[arm] if arm in fixed else others[rest.index(arm) % len(others)] for arm in arms}
 
 
 def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:

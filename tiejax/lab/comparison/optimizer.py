@@ -34,13 +34,9 @@ def warm_up_constant_decay(step: jax.Array, steps: int) -> jax.Array:
 def with_own_rates(
     make: Callable[..., optax.GradientTransformation], number: int, schedule: Schedule, steps: int
 ) -> optax.GradientTransformation:
-    """Return the optimizer that `make` returns for learning rates, each times a schedule, with the rates in its state.
+    """Return the optimizer that `make` returns for `number` traced learning rates, each times a schedule, as part of its state.
 
-    Args:
-        make: `number` learning rates -> optimizer. They are traced.
-        number: number of learning rates.
-        schedule: (step, steps) -> factor.
-        steps: steps of the run.
+    steps: of the run, for the schedule.
     """
 
     def at(rates: jax.Array, step: jax.Array) -> optax.GradientTransformation:

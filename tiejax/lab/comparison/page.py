@@ -28,10 +28,7 @@ from tiejax.statistics.power import fewest_seeds
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 Section = Callable[[Mapping[str, Any]], Mapping[str, Table]]  # results.json -> heading -> (columns, rows)
-HEADINGS = {
-    MAIN: "Claims: differences of final losses, one family",
-    OWN: "Claims of the script, a family of their own",
-}
+HEADINGS = {MAIN: "Claims: differences of final losses, one family", OWN: "Claims of the script, a family of their own"}
 LIMITS = (
     "One model, one data set and one number of steps: nothing is said of larger models, longer runs or other data. Seeds "
     "differ in initial values and in the order of the examples, not in the data."

@@ -23,20 +23,10 @@ CURVE_EXAMPLES = 256  # held-out examples of the records during training
 
 
 class Recipe(NamedTuple):
-    """The model, data and optimizer of a comparison (`lab.comparison.training.Recipe`).
+    """How the models of a comparison train (`lab.comparison.training.Recipe`); the arguments of `Comparison`, checked.
 
     Attributes:
-        init: key -> parameters.
-        loss: (params, batch, key) -> loss, or (loss, metrics).
-        evaluate: (params, batch) -> loss, without dropout.
-        data: the examples.
-        ties: the ties.
-        optimizer: learning rates -> optimizer.
-        schedule: (step, steps) -> factor of the learning rates.
-        recorders: name -> (params, batch) -> dictionary of numbers.
         every: steps between records.
-        max_norm: limit of the global norm of gradients, in which tied leaves count once.
-        precision: of float32 matrix products in training.
         devices: number of devices that train a model together.
     """
 

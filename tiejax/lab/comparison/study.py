@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from tiejax import tying
 from tiejax.lab.comparison import claims, figures, page, segments
@@ -15,16 +14,8 @@ from tiejax.lab.comparison.arms import Arm, Class
 from tiejax.lab.comparison.data import length_of
 from tiejax.lab.comparison.recipe import FINAL, Recipe, with_metrics
 from tiejax.lab.comparison.settings import Settings
-from tiejax.lab.comparison.step_count import PLAN, StepCount, block_size, seconds_of_step, steps_of
-from tiejax.lab.comparison.training import (
-    Arrays,
-    Trainer,
-    Tuning,
-    costs_of,
-    diverged,
-    train_seeds,
-    tune,
-)
+from tiejax.lab.comparison.step_count import block_size, costs_of_run, steps_of
+from tiejax.lab.comparison.training import Arrays, Trainer, Tuning, metrics_of, train_seeds, tune, with_claims
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
@@ -32,30 +23,16 @@ from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, facts_of, parts_begun
 from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
-from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.stages import Stages
 from tiejax.lab.runs.train import begin, check_same_data, warn_of_deadlock
-from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.sizes import MOST_STEPS
+from tiejax.statistics.claims import Claim
 from tiejax.system.json_values import plain
 from tiejax.tying.leaves import tree_bytes
 
-Point = tuple[float, ...]  # learning rates of a model: the optimizer's, and that of the tables if it takes one
-
 
 class Subject(NamedTuple):
-    """What is compared.
-
-    Attributes:
-        study: the name of the study.
-        name: its name on the page.
-        recipe: how its models train.
-        arms: the arms.
-        unit: the unit of the loss.
-        claims: final losses by arm -> further claims.
-        sections: results -> tables for the page.
-        fingerprint: of the data.
-        gate: the loss that models must reach, if there is one.
-    """
+    """What is compared, as a `Comparison` describes it; study: the name of the study. fingerprint: of the data."""
 
     study: str
     name: str
@@ -86,28 +63,32 @@ def run(launched: Launched, console: Console) -> int:
     parts = parts_begun(launched)
     announce(settings, subject, console)
     warn_of_deadlock(settings.mesh, console)
-    block, known = block_size(parts, settings.mesh), settings.steps or MOST_STEPS
-    stages = Stages(launched, console, stop, costs(settings, subject, parts, known))
-    try:
-        with console:
-            steps = steps_of(step_count_of(settings, subject, stages, parts), stages, block, console)
-            every = settings.every(steps)
-            subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
-            trainer = Trainer(subject.recipe, steps, stages)
-            every_class = tunings(settings, subject, block)
-            tried = tune_all(trainer, every_class, subject, console) if settings.tuned else {}
-            rates = {one.kind: one.rate_of(*(tried[one.kind].pair if tried else one.first)) for one in every_class}
-            whole, test = segments.segments_of(subject.arms), functools.partial(rows_of, subject=subject, settings=settings)
-            in_blocks = functools.partial(blocks_of, whole=whole, size=block)
-            arrays, parts, looks = train_seeds(launched, trainer, rates, in_blocks, test, console)
-    except Stopped:
-        console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
-        return 130
+    block, known = block_size(parts[0], settings.mesh), settings.steps or MOST_STEPS
+    every_class = tunings(settings, subject, block)
+    tuned = every_class if settings.tuned else []
+    in_blocks = functools.partial(blocks_of, size=block)
+    planned = segments.segments_of(on_records(subject.arms, known, settings.every(known)))
+    stages = Stages(launched, console, stop, costs_of_run(tuned, in_blocks(parts, whole=planned)))
+    with console:
+        longest, probe = Trainer(subject.recipe, MOST_STEPS, stages), Arm("probe", False, equal=False)
+        costs = costs_of_run(tuned, in_blocks(parts[:1], whole=planned))
+        steps = steps_of(longest, settings, probe, block, costs, tuned, console)
+        every = settings.every(steps)
+        subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
+        trainer = Trainer(subject.recipe, steps, stages)
+        tried = tune_all(trainer, tuned, subject, console)
+        rates = {one.kind: one.rate_of(*(tried[one.kind].pair if tried else one.first)) for one in every_class}
+        blocks = functools.partial(in_blocks, whole=segments.segments_of(subject.arms))
+
+        def rows(arrays: Arrays, seeds: list[int], looks: Looks) -> list[dict[str, Any]]:
+            return list(summary(arrays, seeds, subject, settings, looks)["claims"])
+
+        arrays, parts, looks = train_seeds(launched, trainer, rates, blocks, rows, console)
     if directory is None:
         return 0
 
     seeds = [seed for part in parts for seed in part]
-    directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
+    directory.write_metrics(metrics_of(arrays, seeds))
     with console.stage("analysis"):
         body = summary(arrays, seeds, subject, settings, looks)
     results = plain(
@@ -135,8 +116,7 @@ def announce(settings: Settings, subject: Subject, console: Console) -> None:
     names = ", ".join(arm.name for arm in subject.arms)
     console.say(
         f"{subject.name}: {counted(len(subject.arms), 'arm')} ({names}) x {counted(settings.number_of_seeds, 'seed')} on "
-        f"{jax.device_count()} x "
-        f"{jax.devices()[0].device_kind}, in {settings.out}"
+        f"{jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )
     epochs = ""
     if settings.steps is not None and not data.made:
@@ -149,52 +129,22 @@ def announce(settings: Settings, subject: Subject, console: Console) -> None:
 def on_records(arms: Sequence[Arm], steps: int, every: int) -> list[Arm]:
     """Return the arms with each fork at the nearest step of a record, so that the records of all arms are at the same steps."""
 
-    def moved(arm: Arm) -> Arm:
-        if arm.fork is None:
-            return arm
-        step = min(max(1, round(arm.fork * steps / every)) * every, (steps - 1) // every * every)
-        return dataclasses.replace(arm, fork=Fraction(max(step, 1), steps))
+    def moved(fork: Fraction) -> Fraction:
+        step = min(max(1, round(fork * steps / every)) * every, (steps - 1) // every * every)
+        return Fraction(max(step, 1), steps)
 
-    return [moved(arm) for arm in arms]
+    return [arm if arm.fork is None else dataclasses.replace(arm, fork=moved(arm.fork)) for arm in arms]
 
 
 def tunings(settings: Settings, subject: Subject, block: int) -> list[Tuning]:
     """Return the models that choose the learning rates of each class of arms, `block` at a time."""
     tried = list(settings.rates or ()), list(settings.table_factors or (1.0,))
-    rate_of = functools.partial(point_of, subject)
+    two = subject.recipe.rates == 2  # the second is that of the tables
+
+    def rate_of(rate: float, factor: float) -> tuple[float, ...]:
+        return (rate, rate * factor) if two else (rate,)
+
     return [Tuning(kind, arm, settings.tuning_seeds, block, *tried, rate_of) for kind, arm in subject.classes.items()]
-
-
-def costs(settings: Settings, subject: Subject, parts: Sequence[int | list[int]], steps: int) -> dict[str, float]:
-    """Return the cost of every stage that is planned, in runs of one block."""
-    block, planned = block_size(parts, settings.mesh), {PLAN: 0.02}
-    for tuning in tunings(settings, subject, block) if settings.tuned else ():
-        planned |= tuning.costs()
-    whole = segments.segments_of(on_records(subject.arms, steps, settings.every(steps)))
-    for seeds in segments.blocks_of([seed_list(part) for part in parts], block):
-        planned |= costs_of(whole, seeds)
-    return planned
-
-
-def step_count_of(settings: Settings, subject: Subject, stages: Stages, parts: Sequence[int | list[int]]) -> StepCount:
-    """Return what decides the number of steps."""
-    block = block_size(parts, settings.mesh)
-    trainer = Trainer(subject.recipe, MOST_STEPS, stages)
-    kinds = len(subject.classes) if settings.tuned else 0
-    return StepCount(
-        steps=settings.steps,
-        hours=settings.hours,
-        unit=1,
-        most=MOST_STEPS,
-        costs=costs(settings, subject, parts[:1], MOST_STEPS),
-        more=float(kinds * -(-len(settings.tuning_seeds) // block)),
-        probe=functools.partial(seconds_of_step, trainer, Arm("probe", False, equal=False), block),
-    )
-
-
-def point_of(subject: Subject, rate: float, factor: float) -> Point:
-    """Return the learning rates of a model."""
-    return (rate,) if subject.recipe.rates == 1 else (rate, rate * factor)
 
 
 def tune_all(trainer: Trainer, every_class: Sequence[Tuning], subject: Subject, console: Console) -> dict[Class, Tried]:
@@ -214,33 +164,23 @@ def blocks_of(
     return [(seeds, whole) for seeds in segments.blocks_of(parts, size)]
 
 
-def rows_of(arrays: Arrays, seeds: list[int], looks: Looks, subject: Subject, settings: Settings) -> list[dict[str, Any]]:
-    """Return the rows of the claims."""
-    rows: list[dict[str, Any]] = summary(arrays, seeds, subject, settings, looks)["claims"]
-    return rows
-
-
-def final_losses(arrays: Arrays, arms: Sequence[Arm]) -> dict[str, np.ndarray]:
-    """Return the final held-out loss of every arm, `[seed]`."""
-    return {arm.name: arrays[f"{arm.name}/{FINAL}"].astype(float) for arm in arms if f"{arm.name}/{FINAL}" in arrays}
-
-
 def summary(arrays: Arrays, seeds: Sequence[int], subject: Subject, settings: Settings, looks: Looks) -> dict[str, Any]:
     """Return final losses, claims and diverged models, as in results.json."""
-    losses = final_losses(arrays, subject.arms)
-    done = looks.done or [len(seeds)]
+    names = [arm.name for arm in subject.arms]
+    losses = {name: arrays[f"{name}/{FINAL}"].astype(float) for name in names if f"{name}/{FINAL}" in arrays}
+
+    def claims_of(seeds: int) -> dict[str, list[Claim]]:
+        of_seeds = {arm: values[:seeds] for arm, values in losses.items()}
+        return claims.claims(of_seeds, subject.arms, settings.margin, subject.unit, subject.claims)
+
     gate = {} if subject.gate is None else subject.gate.facts(finite_means(losses))
-    about = losses, subject.arms, settings.margin, subject.unit, subject.claims
-    rows = claims.verdicts(*about, done, max(1, len(looks.planned)), not (gate and gate["gate"]["failed"]))
-    non_finite = diverged(arrays, losses, seeds)
+    tested = not (gate and gate["gate"]["failed"])
+    rows = claims.rows_by_family(claims_of, looks.done or [len(seeds)], max(1, len(looks.planned)), tested)
     return {
         "seeds": list(seeds),
         "arms": {arm: {"loss": values.tolist()} for arm, values in losses.items()},
-        "excluded_seeds": sorted({row["seed"] for row in non_finite}),
-        "non_finite": non_finite,
         **gate,
-        "claims": [row for family in rows.values() for row in family],
-        "families": {family: [row["id"] for row in of_family] for family, of_family in rows.items()},
+        **with_claims(arrays, losses, seeds, rows),
     }
 
 

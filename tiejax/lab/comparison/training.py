@@ -215,16 +215,8 @@ def train_seeds(
 ) -> tuple[Arrays, list[list[int]], Looks]:
     """Train all blocks of seeds, and with `--until decided` those of further looks.
 
-    Args:
-        launched: the process.
-        trainer: the trainer.
-        rates: class of arms -> learning rates.
-        blocks: seeds of each part of the run -> blocks of seeds that train together, each with its segments.
-        test: (arrays, seeds, looks) -> rows of the claims.
-        console: the console.
-
-    Returns:
-        The arrays of all seeds as `ARM/FIELD`, the seeds of each part, and the looks.
+    blocks: seeds of each part of the run -> blocks of seeds that train together, each with its segments. test: (arrays, seeds,
+    looks) -> rows of the claims. Returns the arrays of all seeds as `ARM/FIELD`, the seeds of each part, and the looks.
     """
     trained: dict[str, tuple[list[int], Arrays]] = {}
     test = console.stage("analysis")(test)
@@ -253,6 +245,24 @@ def diverged(arrays: Arrays, losses: Mapping[str, np.ndarray], seeds: Sequence[i
         for place, seed in enumerate(seeds[: len(values)])
         if not np.isfinite(values[place])
     ]
+
+
+def with_claims(
+    arrays: Arrays, losses: Mapping[str, np.ndarray], seeds: Sequence[int], rows: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """Return the models that diverged (`diverged`) and the rows of the claims, by family, as in results.json."""
+    non_finite = diverged(arrays, losses, seeds)
+    return {
+        "excluded_seeds": sorted({row["seed"] for row in non_finite}),
+        "non_finite": non_finite,
+        "claims": [row for family in rows.values() for row in family],
+        "families": {family: [row["id"] for row in of_family] for family, of_family in rows.items()},
+    }
+
+
+def metrics_of(arrays: Arrays, seeds: Sequence[int]) -> Arrays:
+    """Return the arrays of metrics.npz: `ARM.FIELD`, with a dot also for each slash in the name of an arm."""
+    return {"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}}
 
 
 def _last_finite(arrays: Arrays, arm: str, place: int) -> int:
@@ -286,16 +296,10 @@ def rate_name(rate: Rate) -> str:
 
 
 class Tuning(NamedTuple):
-    """The models that choose the learning rates of a class of arms.
+    """The models that choose the learning rates of a class of arms, of which `block` train at a time.
 
-    Attributes:
-        kind: its name.
-        arm: how they train.
-        seeds: theirs; the first one also screens.
-        block: how many train at a time.
-        rates: learning rates that are tried.
-        factors: factors of the tables' rate that are tried.
-        rate_of: a rate and a factor -> the learning rates of a model.
+    seeds: the first one also screens. rates, factors: the learning rates, and the factors of the tables', that are tried first.
+    rate_of: a rate and a factor -> the learning rates of a model.
     """
 
     kind: Class

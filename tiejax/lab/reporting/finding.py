@@ -111,7 +111,7 @@ def openings(claims: Sequence[Mapping[str, Any]], ids: Sequence[str], lead: str 
     """Return the opening sentences of the claims with these ids that are present, decided ones first, after `lead`."""
     by_id = {row["id"]: row for row in claims}
     rows = [by_id[name] for name in ids if name in by_id]
-    rows.sort(key=lambda row: row["verdict"] not in ("supported", "contradicted"))
+    rows.sort(key=lambda row: row["verdict"] not in VERDICTS[:2])
     return " ".join([*filter(None, [lead]), *map(opening, rows)]) if rows else ""
 
 

@@ -9,6 +9,7 @@ from tiejax.lab.runs import cluster_environment, compiled, environment, resume
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched, prepare, reserve
 from tiejax.lab.runs.resume import Request
+from tiejax.lab.runs.stop import Stopped
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, refused
 from tiejax.lab.settings.study import Study, function_of
@@ -44,6 +45,9 @@ def main(study: Study, argv: Sequence[str]) -> int:
     try:
         with launched.tracker:
             return int(function_of(study.run)(launched, console))
+    except Stopped as stopped:
+        console.result(f"stopped {stopped}; continue with the same command and --resume")
+        return 130
     except (BadInput, OSError) as error:
         resumable = "resume" in launched.switches and launched.run is not None
         then = "continue with the same command and --resume" if resumable else "run it again"

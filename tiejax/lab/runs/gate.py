@@ -1,11 +1,13 @@
 """The gate of studies on text: language models that do not clearly beat a bigram model decide no claim."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiejax.lab.runs.console import Console
+from tiejax.lab.runs.rates import Tried, rate_lines
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.statistics.claims import Claim
 
@@ -48,6 +50,20 @@ class Gate(NamedTuple):
         ends = ", ".join(f"the {name} models end with {losses[name]:.3f} {self.unit}" for name in failing)
         less = f" and at least {self.margin:g} less is expected" if self.margin else "; less is expected"
         return f"{ends}, where {self.reference} has {self.bigram:.3f}{less}"
+
+
+def check_tried(settings: Any, tried: Mapping[Any, Tried], bigram_loss: Callable[[int], float], console: Console) -> None:
+    """Print the rates that were chosen; raise BadInput unless the models of every class pass the gate of the settings.
+
+    bigram_loss: seed -> loss of the bigram model of the tokens that it sees.
+    """
+    for line in rate_lines(tried):
+        console.say(line)
+    if tried and settings.gate is not None:
+        seed = settings.tuning_seeds[0]
+        loss = bigram_loss(seed)
+        console.say(f"bigram model of the tokens of seed {seed}: {loss:.4f} nats")
+        Gate(loss, settings.gate).check({str(kind): each.losses[each.best].mean() for kind, each in tried.items()})
 
 
 def finite_means(losses: Mapping[str, np.ndarray]) -> dict[str, float]:

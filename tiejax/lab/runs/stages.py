@@ -12,6 +12,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.pace import Pace
 from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.stop import Stopped
 from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.runs.train import timing_of
 from tiejax.lab.settings.command_line import BadInput
@@ -34,10 +35,6 @@ def _file(stage: str) -> str:
 def _apart(stage: str) -> str:
     """Return the file with the arrays that a stage stores apart."""
     return f"{STATES}/{stage}.npz"
-
-
-class Stopped(Exception):
-    """The run was asked to stop; everything done so far is stored."""
 
 
 class Stages:
@@ -81,7 +78,7 @@ class Stages:
         states = cluster.agree([self.done(name), self._stop()])
         if not states[0][0]:
             if any(stop for _, stop in states):
-                raise Stopped
+                raise Stopped(f"with {self.share:.0%} of the run done")
             self._label, self._stages_here = label, self._stages_here + 1
             self._show(label, name)
             arrays = work()
@@ -175,7 +172,7 @@ class Stages:
         self.train_s += trained.train_s
         self.model_steps += trained.steps_here * len(seeds) * len(ensemble.arm_ties)
         if not trained.finished:
-            raise Stopped
+            raise Stopped(f"with {self.share:.0%} of the run done")
         return trained
 
     def _show(self, label: str, name: str, share: float = 0.0, seconds: float = 0.0) -> None:

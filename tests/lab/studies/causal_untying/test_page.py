@@ -4,8 +4,7 @@ import numpy as np
 
 from tiejax.lab.studies.causal_untying.figures import plot_final
 from tiejax.lab.studies.causal_untying.natural import LISTS
-from tiejax.lab.studies.causal_untying.page import _natural_words
-from tiejax.lab.studies.causal_untying.tables import _explored_rows, _natural_tables
+from tiejax.lab.studies.causal_untying.page import _explored_rows, _natural_tables, _natural_words
 
 
 def test_values_that_are_not_defined_are_dashes():

@@ -17,9 +17,9 @@ from tiejax.lab.comparison.training import Members, Trainer
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.causal_untying import plan, text
+from tiejax.lab.studies.causal_untying.model import Recipe
+from tiejax.lab.studies.causal_untying.page import EXPLORED
 from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
-from tiejax.lab.studies.causal_untying.tables import EXPLORED
-from tiejax.lab.studies.causal_untying.train import Recipe
 from tiejax.training.checkpoint import from_arrays, to_arrays
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,7 @@ from coupling_runs import arguments, write_files
 
 from tiejax.lab.runs import resume
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.embedding_coupling.bigram import losses_of_bigrams
-from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble, validation_stream
+from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble, losses_of_bigrams, validation_stream
 from tiejax.lab.studies.embedding_coupling.preparation import prepare
 from tiejax.lab.studies.embedding_coupling.settings import STUDY
 from tiejax.text import masked_bigrams

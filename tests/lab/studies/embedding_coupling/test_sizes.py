@@ -36,18 +36,18 @@ def test_estimate_is_the_largest_stage_of_the_largest_shape():
     others = {"seeds": 5, "fine_tuning_seeds": 3, "batch_rows": 1, "max_length": 16}
     settings = Settings(shapes={"a": fields, "b": fields | {"layers": 1}}, **others).resolved()
     before, after = sizes.parameters(settings, settings.every_shape["a"], 300)
-    needed = sizes.need(settings, sizes.Decided(300))
+    needed = sizes.need(settings, 300)
     # 15 scored members of both starts are more than 7 rates of 2 tuning seeds; parameters are kept for all 7 seeds.
     assert needed.state == 3 * 4 * after * 2 * 15 + 4 * 7 * (before + after)
-    one = sizes.need(Settings(shapes={"a": fields}, **others).resolved(), sizes.Decided(300))
+    one = sizes.need(Settings(shapes={"a": fields}, **others).resolved(), 300)
     assert needed == one
 
 
 def test_a_cipher_doubles_the_vocabulary_except_special_tokens():
     settings = Settings(cipher=True, vocab_size=300).resolved()
     assert len(SPECIAL) == sizes.SPECIAL
-    assert sizes.before_text(settings).vocabulary <= 2 * 300 - len(SPECIAL)
-    assert sizes.before_text(settings).vocabulary >= 2 * (300 - len(SPECIAL))
+    assert sizes.least_vocabulary(settings) <= 2 * 300 - len(SPECIAL)
+    assert sizes.least_vocabulary(settings) >= 2 * (300 - len(SPECIAL))
 
 
 def test_too_many_epochs_are_refused_before_the_run_directory(tmp_path, monkeypatch):
@@ -67,7 +67,7 @@ def test_memory_of_a_checkpoint_is_estimated_once_it_is_loaded(tmp_path, monkeyp
     start = Loaded(**dict.fromkeys(Loaded._fields) | {"params": params})
     text = Text(**dict.fromkeys(Text._fields) | {"twins": Twins(300, (), (), ())})
     needed = 3 * 4 * 200 * 2 * 15 + 4 * 7 * 200
-    assert sizes.need(settings, sizes.Decided(300, 1, 200)).total == needed
+    assert sizes.need(settings, 300, 1, 200).total == needed
     assert sizes.need(settings).total == 0
     monkeypatch.setattr(shared, "machine_memory", lambda: needed)
     check_sizes(settings, text, 1, [], start)

@@ -8,8 +8,8 @@ import pytest
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import text
-from tiejax.lab.studies.layer_tying.bigram import losses_of_bigram, seen
 from tiejax.lab.studies.layer_tying.settings import Settings
+from tiejax.lab.studies.layer_tying.text import losses_of_bigram, seen
 
 VOCABULARY = 5
 

@@ -1,5 +1,7 @@
 """Tests of a single model: bitwise resumption, the map of each method, and groups of devices."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -47,10 +49,10 @@ def test_stopped_model_resumes_bitwise_with_unusual_options(tmp_path):
 def test_several_groups_at_once_train_as_one_by_one(tmp_path, monkeypatch):
     """A fixed map on an accelerator: the same losses, also when stopped between, and validations at the same steps."""
     settings = Settings(layers=2, width=8, heads=2, context=6, batch_size=2, steps=11, k=2, validate_every=5, dropout=0.2)
-    settings = settings.resolved()
+    settings = dataclasses.replace(settings.resolved(), learning_rate=0.05)
     layered = build(settings, 11, 0, jax.devices()[:1])
     data = data_of_groups()
-    fixed = Job("untied", 7, None, tying.independent(2), rate=0.05)
+    fixed = Job("untied", 7, None, tying.independent(2))
     one_by_one, _ = run_job(layered, settings, fixed, data)
     monkeypatch.setattr(job, "groups_at_once", lambda seconds: 4)
     asked, progress, before = iter([True]), [], layered.compilations
@@ -67,21 +69,21 @@ def test_several_groups_at_once_train_as_one_by_one(tmp_path, monkeypatch):
     for group, fields in one_by_one.items():
         for name in set(fields) - {"time"}:
             np.testing.assert_array_equal(fields[name], several[group][name], err_msg=f"{group} {name}")
-    slower, _ = run_job(layered, settings, fixed._replace(rate=0.01), data)
+    slower, _ = run_job(layered, dataclasses.replace(settings, learning_rate=0.01), fixed, data)
     assert not np.array_equal(slower["step"]["loss"], several["step"]["loss"])
     assert layered.compilations == before  # one step for all rates
 
 
 @pytest.mark.slow
-def test_factor_of_the_tables_of_a_job_is_that_of_the_settings_or_its_own():
+def test_factor_of_the_tables_is_that_of_the_settings_or_the_chosen_one():
     """With the factor 1 a program of two rates trains as one with a single rate, bit for bit."""
     small = {"layers": 2, "width": 8, "heads": 2, "context": 6, "batch_size": 2, "steps": 5, "k": 2, "validate_every": 5}
     tuned = Settings(**small, rates=[0.01, 0.02], table_factors=[1, 4]).resolved()
     plain, fixed = Settings(**small).resolved(), Settings(**small, table_rate=4).resolved()
     data, losses = data_of_groups(), []
-    for settings, factor in ((plain, None), (tuned, 1.0), (fixed, None), (tuned, 4.0)):
-        layered = build(settings, 11, 0, jax.devices()[:1])
-        trained = run_job(layered, settings, Job("untied", 7, None, tying.independent(2), 0.05, factor), data)
+    for settings in (plain, tuned, fixed, dataclasses.replace(tuned, table_rate=4.0)):
+        layered, settings = build(settings, 11, 0, jax.devices()[:1]), dataclasses.replace(settings, learning_rate=0.05)
+        trained = run_job(layered, settings, Job("untied", 7, None, tying.independent(2)), data)
         assert trained is not None
         losses.append(trained[0]["step"]["loss"].tolist())
     assert losses[0] == losses[1] != losses[2] == losses[3]

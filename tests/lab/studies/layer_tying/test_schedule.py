@@ -1,5 +1,6 @@
 """Tests of the learning rate of every step: closed forms, and the steps that a model takes with it."""
 
+import dataclasses
 import math
 
 import jax
@@ -38,8 +39,9 @@ def test_model_trains_with_the_rate_of_every_step():
         layers=2, width=8, heads=2, context=6, batch_size=2, steps=7, k=2, validate_every=7, schedule="cosine", warm_up=3,
         dropout=0.0,
     ).resolved()  # fmt: skip
+    settings = dataclasses.replace(settings, learning_rate=0.05)
     layered, data, owner = build(settings, 11, 0, jax.devices()[:1]), data_of_groups(), tying.independent(2)
-    trained = run_job(layered, settings, Job("untied", 7, None, owner, rate=0.05), data)
+    trained = run_job(layered, settings, Job("untied", 7, None, owner), data)
     assert trained is not None
     state, losses = layered.start(jax.random.key(7), owner), []
     for step in range(7):

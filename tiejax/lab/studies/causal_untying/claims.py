@@ -5,8 +5,6 @@ difference changes with the length of the run, and models of equal size; and `se
 whether rare and frequent tokens differ. A claim without its arms in a run is left out. Others are exploratory.
 """
 
-import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
@@ -14,16 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiejax.lab.comparison.claims import Losses, rows_by_family, worst_if_diverged
 from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted, knows_markers
 from tiejax.lab.studies.causal_untying.planted_claims import claims as planted_claims
-from tiejax.statistics.arms import replace_diverged, replace_undefined
-from tiejax.statistics.claims import Claim, assess_in_looks
+from tiejax.statistics.arms import replace_undefined
+from tiejax.statistics.claims import Claim
 
 MARGIN = 0.01  # nats
 PLAIN, SECONDARY, PLANTED = "plain", "secondary", "planted"
-Losses = Mapping[str, np.ndarray]  # arm -> final loss, [seed]
 
 
 class Compared(NamedTuple):
@@ -36,47 +34,24 @@ class Compared(NamedTuple):
     sign: int = -1
 
 
-def _late(cosine: bool = False) -> str:
-    return plan.untied_at(plan.LATE, cosine)
-
-
-TIED_NEVER = Compared(
-    "tied/never",
-    plan.TIED,
-    plan.NEVER_INDEPENDENT,
-    "Always tied models end higher than never tied ones whose tables start independently.",
-    1,
-)
-LATE_TIED = Compared(
-    "late/tied", _late(), plan.TIED, "Models that are untied at 2/3 of the run end lower than always tied ones."
-)
-LATE_NEVER = Compared(
-    "late/never",
-    _late(),
-    plan.NEVER_INDEPENDENT,
-    "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start independently.",
-)
-PRIMARY = (TIED_NEVER, LATE_TIED, LATE_NEVER)
-EQUAL_SIZE = (
-    Compared(
-        "deep/never",
-        plan.DEEP,
-        plan.NEVER_INDEPENDENT,
-        "A deeper tied model ends lower than a never tied one with about as many parameters.",
-    ),
-    Compared(
-        "wide/never",
-        plan.WIDE,
-        plan.NEVER_INDEPENDENT,
-        "A wider tied model ends lower than a never tied one with about as many parameters.",
-    ),
-)
-LATE_EQUAL = Compared(
-    "late/never-equal",
-    _late(),
-    plan.NEVER_EQUAL,
-    "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start equal.",
-)
+# fmt: off
+LATE, LATE_COSINE = plan.untied_at(plan.LATE), plan.untied_at(plan.LATE, cosine=True)
+TIED_NEVER = Compared("tied/never", plan.TIED, plan.NEVER_INDEPENDENT,
+                      "Always tied models end higher than never tied ones whose tables start independently.", 1)
+LATE_TIED = Compared("late/tied", LATE, plan.TIED,
+                     "Models that are untied at 2/3 of the run end lower than always tied ones.")
+LATE_NEVER = Compared("late/never", LATE, plan.NEVER_INDEPENDENT,
+                      "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start "
+                      "independently.")
+LATE_EQUAL = Compared("late/never-equal", LATE, plan.NEVER_EQUAL,
+                      "Models that are untied at 2/3 of the run end lower than never tied ones whose tables start equal.")
+DEEP_NEVER = Compared("deep/never", plan.DEEP, plan.NEVER_INDEPENDENT,
+                      "A deeper tied model ends lower than a never tied one with about as many parameters.")
+WIDE_NEVER = Compared("wide/never", plan.WIDE, plan.NEVER_INDEPENDENT,
+                      "A wider tied model ends lower than a never tied one with about as many parameters.")
+COSINE = Compared("cosine/tied", LATE_COSINE, f"{plan.TIED}-cosine",
+                  "With a cosine, models that are untied at 2/3 of the run end lower than always tied ones.")
+# fmt: on
 
 
 def claims(losses: Losses, control: Losses) -> dict[str, list[Claim]]:
@@ -84,30 +59,15 @@ def claims(losses: Losses, control: Losses) -> dict[str, list[Claim]]:
 
     losses: final losses of the arms. control: those of the arms with a cosine, of fewer seeds.
     """
-    losses, control = worst_if_diverged(losses), worst_if_diverged(control)
+    losses, control = worst_if_diverged(losses), worst_if_diverged(control) if control else {}
 
-    def compared(of: Losses, *pairs: Compared) -> list[Compared]:
-        return [each for each in pairs if {each.first, each.second} <= set(of)]
+    def compared(of: Losses, *pairs: Compared) -> list[Claim]:
+        return [_differs(of, each) for each in pairs if {each.first, each.second} <= set(of)]
 
-    plain = [_differs(losses, each) for each in compared(losses, *PRIMARY)] + _slope_over_length(losses)
-    plain += [_differs(losses, each) for each in compared(losses, *EQUAL_SIZE)]
-    cosine = Compared(
-        "cosine/tied",
-        _late(cosine=True),
-        f"{plan.TIED}-cosine",
-        "With a cosine, models that are untied at 2/3 of the run end lower than always tied ones.",
-    )
-    secondary = [_differs(control, each) for each in compared(control, cosine)]
-    described = [_differs(losses, each) for each in compared(losses, LATE_EQUAL)] + _slope(losses)
-    return {PLAIN: plain, SECONDARY: secondary + [dataclasses.replace(claim, family="exploratory") for claim in described]}
-
-
-def worst_if_diverged(losses: Losses) -> dict[str, np.ndarray]:
-    """Return final losses with those of models that diverged replaced by the highest loss of any other model."""
-    if not losses:
-        return {}
-    values = np.stack(list(losses.values()))
-    return dict(zip(losses, replace_diverged(values, ~np.isfinite(values), "high"), strict=True))
+    plain = compared(losses, TIED_NEVER, LATE_TIED, LATE_NEVER) + _slope_over_length(losses)
+    plain += compared(losses, DEEP_NEVER, WIDE_NEVER)
+    described = compared(losses, LATE_EQUAL) + _slope(losses)
+    return {PLAIN: plain, SECONDARY: compared(control, COSINE) + untested(described)}
 
 
 def _estimand(first: str, second: str) -> str:
@@ -179,10 +139,9 @@ def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
 
     Buckets go from frequent to rare tokens; a bucket without a target in the held-out text leaves the claim out.
     """
-    late, tied = _late(), plan.TIED
-    if not {late, tied} <= set(losses):
+    if not {LATE, plan.TIED} <= set(losses):
         return []
-    change = losses[late] - losses[tied]
+    change = losses[LATE] - losses[plan.TIED]
     differences = change[:, -1] - change[:, 0]
     differences = replace_undefined(np.where(np.isfinite(differences), differences, np.nan), 1)
     if not np.isfinite(differences).all():
@@ -191,7 +150,8 @@ def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
         "Untying at 2/3 of the run, instead of never, changes the loss of the rarest tokens more upwards, or less downwards, "
         "than that of the most frequent ones."
     )
-    estimand = f"{_estimand(late, tied)}, of the rarest tokens less that of the most frequent (the first and the last group)"
+    groups = "of the rarest tokens less that of the most frequent (the first and the last group)"
+    estimand = f"{_estimand(LATE, plan.TIED)}, {groups}"
     return [Claim("frequency/late-tied", statement, estimand, differences, 1, unit="nats a token", margin=MARGIN)]
 
 
@@ -211,18 +171,8 @@ def by_frequency(losses: Mapping[str, np.ndarray], names: Sequence[str]) -> list
             if np.isfinite(differences).all():
                 estimand = f"{_estimand(each.first, each.second)}, tokens of {rank_words(name)}"
                 statement = f"The same as {each.id} for tokens of {rank_words(name)}."
-                rows.append(
-                    Claim(
-                        f"{each.id}/rank-{name}",
-                        statement,
-                        estimand,
-                        differences,
-                        -1,
-                        family="exploratory",
-                        unit="nats a token",
-                    )
-                )
-    return rows
+                rows.append(Claim(f"{each.id}/rank-{name}", statement, estimand, differences, -1, unit="nats a token"))
+    return untested(rows)
 
 
 def verdicts(
@@ -255,11 +205,6 @@ def verdicts(
         exploratory = by_frequency(of_buckets, names)
         if planted is None:
             return {PLAIN: families[PLAIN], SECONDARY: families[SECONDARY] + exploratory}
-        compared = [dataclasses.replace(claim, family="exploratory") for claim in families[PLAIN]]
-        return {PLANTED: planted_claims(planted.of_seeds(seeds)) + compared + exploratory}
+        return {PLANTED: planted_claims(planted.of_seeds(seeds)) + untested(families[PLAIN]) + exploratory}
 
-    def of_family(seeds: int, family: str) -> list[Claim]:
-        found = at(seeds)[family]
-        return found if tested else untested(found)
-
-    return {family: assess_in_looks(functools.partial(of_family, family=family), looks, planned) for family in at(looks[0])}
+    return rows_by_family(at, looks, planned, tested)

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.comparison.claims import worst_if_diverged
 from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.claims import gaps, least_squares_slope, worst_if_diverged
+from tiejax.lab.studies.causal_untying.claims import gaps, least_squares_slope
 from tiejax.statistics.claims import Claim
 
 STATEMENT = (

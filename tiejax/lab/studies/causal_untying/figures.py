@@ -1,5 +1,6 @@
-"""The figures of a run, with captions."""
+"""The figures of a run, on plain or planted text, with captions."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -7,12 +8,16 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.comparison.figures import EARLY, over_seeds, plot_less, plot_uses
+from tiejax.lab.comparison.figures import colours as colours_of
 from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.comparison.training import Arrays
 from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import MARGIN, curve, gaps, rank_words
+from tiejax.lab.studies.causal_untying.natural import LISTS
+from tiejax.lab.studies.causal_untying.planted_claims import TABLES, Planted
+from tiejax.text.planted_pairs import CHOICES
 
 FIXED = {
     plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW, plan.DEEP: "sienna",
@@ -20,22 +25,13 @@ FIXED = {
 }  # fmt: skip
 FORKS = (GREEN, PURPLE, "black", "grey")
 OTHER_SIZES = (plan.WIDE, plan.DEEP, plan.FACTORISED)
-USES = {
-    "ratio": "|g_output| / |g_input|",
-    "cosine": "cosine of g_input and g_output",
-    "distance": "|E_in - E_out| / |E_in|",
-}
+USES = {"ratio": "|g_output| / |g_input|", "cosine": "cosine of g_input and g_output", "distance": "|E_in - E_out| / |E_in|"}
 USES_CAPTION = (
     "Gradients of the two tables, and the distance between the tables, over training: medians over seeds. g_input and "
     "g_output are the gradients with respect to the table in its use as input and as output; dotted: the steps of unties."
 )
+colours = functools.partial(colours_of, fixed=FIXED, others=FORKS)
 APART = -0.16  # place of the arm that is not part of the curve
-
-
-def colours(arms: Sequence[str]) -> dict[str, str]:
-    """Return a colour for every arm."""
-    forks = [arm for arm in arms if arm not in FIXED]
-    return {arm: FIXED[arm] if arm in FIXED else FORKS[forks.index(arm) % len(FORKS)] for arm in arms}
 
 
 def is_primary(arm: str) -> bool:
@@ -43,17 +39,20 @@ def is_primary(arm: str) -> bool:
     return "cosine" not in arm and "@" not in arm and not arm.startswith(plan.EXPLORE)
 
 
-def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
-    """Return all figures."""
+def plot_all(arrays: Arrays, results: Mapping[str, Any], planted: Planted | None = None) -> list[Plot]:
+    """Return all figures; planted: of a run on planted text."""
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm)}
     steps = results["steps"]
+    shown = {arm: colour for arm, colour in colours(list(losses)).items() if arm not in (plan.NEVER_INDEPENDENT, *OTHER_SIZES)}
     return [
+        *([plot_distances(planted, list(results["arms"])), plot_excess(results["arms"])] if planted is not None else []),
         plot_final(losses),
         plot_since_untying(arrays, list(losses), steps),
-        plot_uses_of_tables(arrays, list(losses), steps),
+        plot_uses(arrays, USES, {arm: _fork_step(arm, steps) for arm in losses}, shown, USES_CAPTION),
         plot_frequency(results),
-        plot_sizes(results),
+        plot_sizes(losses, results),
         *([plot_lengths(results)] if len(results["bigram"]["losses"]) > 1 else []),
+        *([plot_pairs(results["natural"])] if "natural" in results else []),
     ]
 
 
@@ -124,13 +123,6 @@ def plot_since_untying(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
     )
 
 
-def plot_uses_of_tables(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
-    """Plot the gradients of the two tables, and the distance of the tables, over steps."""
-    forks = {arm: _fork_step(arm, steps) for arm in arms}
-    shown = {arm: colour for arm, colour in colours(arms).items() if arm not in (plan.NEVER_INDEPENDENT, *OTHER_SIZES)}
-    return plot_uses(arrays, USES, forks, shown, USES_CAPTION)
-
-
 def plot_frequency(results: Mapping[str, Any]) -> Plot:
     """Plot final losses less those of tied models by token frequency."""
     names = results["frequency_ranks"]
@@ -154,9 +146,8 @@ def plot_frequency(results: Mapping[str, Any]) -> Plot:
     )
 
 
-def plot_sizes(results: Mapping[str, Any]) -> Plot:
+def plot_sizes(arms: Mapping[str, np.ndarray], results: Mapping[str, Any]) -> Plot:
     """Plot the final losses of all arms over the bytes of their parameters at the end, in float32."""
-    arms = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm)}
     figure, axes = new_figure(1, 1, 6.4, 4.4)
     panel, colour_of = axes[0, 0], colours(list(arms))
     megabytes = {row["arm"]: 4 * row["parameters"] / 1e6 for row in results["models"]}
@@ -221,3 +212,88 @@ def _plot_over_steps(panel: Any, found: Mapping[float, np.ndarray], colour: str,
         panel.plot(np.full(len(values), step), values, "o", color=colour, alpha=0.4, markersize=4, markeredgewidth=0)
     means = [over_seeds(np.mean, values[np.isfinite(values)]) for values in found.values()]
     panel.plot([*found], means, color=colour, label=label)
+
+
+PLANTED_COLOURS = {
+    plan.TIED: "grey", plan.untied_at(plan.EARLY): GREEN, plan.untied_at(plan.LATE): PURPLE, plan.NEVER_INDEPENDENT: SKY,
+}  # fmt: skip
+
+
+def plot_distances(planted: Planted, arms: list[str]) -> Plot:
+    """Plot the distances of all kinds of pairs in both tables over training, relative to those at the first untie."""
+    kinds = list(dict.fromkeys(planted.kinds))
+    figure, axes = new_figure(len(TABLES), len(kinds), 2.5 * len(kinds), 5.4)
+    for row, table in zip(axes, TABLES, strict=True):
+        relative_of = {arm: planted.relative(arm, table) for arm in arms}
+        for panel, kind in zip(row, kinds, strict=True):
+            for arm, (step, relative) in relative_of.items():
+                panel.plot(
+                    step,
+                    over_seeds(np.nanmean, relative[kind]),
+                    color=PLANTED_COLOURS.get(arm, "black"),
+                    linewidth=1.6,
+                    label=arm,
+                )
+            for fork in curve(dict.fromkeys(arms, np.zeros(0)))[0][:-1]:
+                panel.axvline(step_at(fork, planted.steps), color="black", linewidth=0.6, linestyle=":")
+            panel.set_title(f"{kind}, {table} table", fontsize=9)
+            thousands(panel)
+        row[0].set_ylabel(f"distance / that at {plan.EARLY}")
+    legend_below(figure, axes[0, 0])
+    return Plot(
+        "planted_distances",
+        f"Distance of the two symbols of a pair over training, relative to that at {plan.EARLY} of the run: means over pairs "
+        "and seeds. Tied models have one table, shown in both rows. Dotted: the steps of unties.",
+        figure,
+    )
+
+
+def plot_excess(arms: Mapping[str, Mapping[str, Any]]) -> Plot:
+    """Plot the final excess loss of the choice between the symbols of a pair, by kind of pair and arm."""
+    figure, panels = grid(len(CHOICES), 5, 2.6, 2.6)
+    for number, (panel, kind) in enumerate(zip(panels, CHOICES, strict=True)):
+        for place, (arm, row) in enumerate(arms.items()):
+            values, colour = np.array(row["excess"][kind], float), PLANTED_COLOURS.get(arm, "black")
+            plot_row(panel, place, values, colour)
+        panel.set_yticks(range(len(arms)), list(arms) if number == 0 else [""] * len(arms), fontsize=8)
+        panel.set_ylim(len(arms) - 0.5, -0.5)
+        panel.set_xlim(0, 1.08 * panel.get_xlim()[1])
+        panel.set_title(kind, fontsize=10)
+    figure.supxlabel("loss of the choice - the least possible (nats)", fontsize=9)
+    return Plot(
+        "planted_excess",
+        "Final loss of the choice between the two symbols of a pair less the least possible loss, by kind of pair: a dot per "
+        "seed, bars: means of each arm. cipher: a word or its cipher, which is certain given the last marker.",
+        figure,
+    )
+
+
+LIST_COLOURS = dict(zip(LISTS, (GREEN, BLUE, ORANGE, PURPLE), strict=True))
+LABELLED = 6  # pairs of each list, at most
+
+
+def plot_pairs(natural: Mapping[str, Any]) -> Plot:
+    """Plot the semantic over the conditional distance of every pair."""
+    figure, axes = new_figure(1, 1, 7.2, 5.2)
+    panel = axes[0, 0]
+    for name in (None, *LISTS):
+        rows = [pair for pair in natural["pairs"] if pair["list"] == name and pair["semantic"] is not None]
+        if not rows:
+            continue
+        x, y = (np.array([pair[field] for pair in rows], float) for field in ("conditional", "semantic"))
+        panel.plot(x, y, "o", color=LIST_COLOURS.get(name or "", "lightgrey"), markersize=4, label=name or "other")
+        for pair in rows[: LABELLED if name else 0]:
+            words = " / ".join(pair["words"])
+            panel.annotate(words, (pair["conditional"], pair["semantic"]), (3, 3), textcoords="offset points", fontsize=6)
+    panel.set_xlabel("conditional distance: |log-ratio of probabilities| that a bias leaves (nats)")
+    panel.set_ylabel("semantic distance: Jensen-Shannon\ndivergence after replacement (nats)")
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    legend_below(figure, panel, columns=3)
+    return Plot(
+        "natural_pairs",
+        "Pairs of frequent words in models that are never tied: how much replacing one word by the other changes the next "
+        "predictions, over how much their probabilities vary with the context. Means of "
+        f"{len(natural['seeds'])} models; colours: lists by fifths.",
+        figure,
+    )

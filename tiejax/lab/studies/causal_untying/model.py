@@ -1,7 +1,8 @@
-"""The models of a run: their loss, optimizer, records and validation."""
+"""The models of a run: their loss, optimizer, records and validation, and how they train."""
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -12,7 +13,10 @@ import optax
 
 from tiejax import models, training, tying
 from tiejax.geometry.uses import use_gradients
-from tiejax.lab.studies.causal_untying import sizes
+from tiejax.lab.comparison.arms import Class
+from tiejax.lab.comparison.training import Arrays
+from tiejax.lab.runs.rates import Pair
+from tiejax.lab.studies.causal_untying import plan, sizes
 from tiejax.lab.studies.causal_untying.plan import Arm
 from tiejax.lab.studies.causal_untying.settings import DECAY, WARM_UP, Settings
 from tiejax.lab.studies.causal_untying.text import Text
@@ -21,8 +25,9 @@ from tiejax.pretraining.causal import causal_loss
 from tiejax.pretraining.loss import Head, predict_slots
 from tiejax.text.blocks import spread
 from tiejax.text.planted_pairs import CHOICES, Choices, choices
-from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer
-from tiejax.training.placement import total
+from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer, with_rates
+from tiejax.training.placement import map_members, total
+from tiejax.training.sources import ExampleFeed
 
 PyTree = Any
 BETAS, EPS = (0.9, 0.95), 1e-8
@@ -218,11 +223,6 @@ def _head(params: PyTree) -> Head:
     return Head(params["head"]["embedding"], bias=params["head"].get("bias"))
 
 
-def objective_of(settings: Settings, text: Text, arm: Arm) -> Objective:
-    """Return the objective of an arm."""
-    return Objective(build_model(settings, text.vocabulary, arm), text.bucket, len(text.bucket_names), text.of_pairs[1])
-
-
 def held_out(text: Text, rows: int, most: int | None = None) -> HeldOut:
     """Return the validation blocks in batches: all, or `most` spread evenly, with the choices of planted text."""
     blocks, made = text.validation, None
@@ -257,3 +257,58 @@ def recorders_of(settings: Settings, objective: Objective, text: Text) -> dict[s
         "train": training.Recorder(settings.record_every, train),
         "validation": training.Recorder(settings.validate_every, validate),
     }
+
+
+class Recipe(NamedTuple):
+    """The models of a run with its settings and text (`lab.comparison.training.Recipe`).
+
+    devices: the number of devices that train one model together.
+    """
+
+    settings: Settings
+    text: Text
+    devices: int = 1
+
+    def ensemble(self, arm: Arm, first: int, last: int, steps: int) -> training.Ensemble:
+        """Return the ensemble that trains an arm for the steps first, ..., last - 1 of a run, which it counts from 0."""
+        objective = self.objective(arm)
+        return training.Ensemble(
+            init=objective.init,
+            sample=lambda seed_key, step, tokens: tokens,
+            loss=objective.loss,
+            optimizer=optimizer_of(self.settings, steps, arm),
+            ties=ties_of(arm),
+            arm_ties=np.array([[arm.tied] * len(ties_of(arm))], bool),
+            steps=last - first,
+            first_step=first,
+            recorders=recorders_of(self.settings, objective, self.text),
+            max_norm=self.settings.clip,
+            source=ExampleFeed(self.text.train, self.settings.batch_size, first),
+            members=training.Unrolled() if jax.default_backend() == "cpu" else training.Vmapped(),
+            precision=self.settings.matmul_precision,
+            devices=self.devices,
+        )
+
+    def objective(self, arm: Arm) -> Objective:
+        """Return the objective of an arm."""
+        text = self.text
+        buckets = text.bucket, len(text.bucket_names)
+        return Objective(build_model(self.settings, text.vocabulary, arm), *buckets, text.of_pairs[1], self.devices)
+
+    def with_rates(self, opt_state: PyTree, rates: Sequence[Pair]) -> PyTree:
+        """Return the optimizer state of members `[seed, 1, ...]` with their learning rates and factors of the tables'."""
+        return with_rates(opt_state, *jnp.asarray(rates).T[..., None])
+
+    def judge(self, arm: Arm, params: PyTree) -> Arrays:
+        """Return the sums of the final validation by bucket or kind of choice, `[seed, ...]` (see `Objective.sums`)."""
+        batches = held_out(self.text, self.settings.batch_size, self.settings.final_blocks)
+        return {name: values[:, 0] for name, values in map_members(self.objective(arm).sums, params, batches).items()}
+
+    def final_loss(self, judged: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the final validation loss `[seed]`, in nats a token."""
+        return np.asarray(judged["nats"].sum(-1) / judged["count"].sum(-1))
+
+
+def tuning_arm(kind: Class) -> Arm:
+    """Return the arm whose models choose the learning rate of a class of arms."""
+    return Arm(plan.TIED, True) if kind == "tied" else Arm(plan.NEVER_EQUAL, False)

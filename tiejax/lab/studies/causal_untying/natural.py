@@ -23,10 +23,9 @@ from scipy.stats import spearmanr
 from tiejax.lab.comparison.training import STATE, Arrays, Members, Trainer, tuning_segment
 from tiejax.lab.runs.rates import Pair
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.causal_untying.model import Objective
-from tiejax.lab.studies.causal_untying.settings import NATURAL_SEEDS
+from tiejax.lab.studies.causal_untying.model import Objective, tuning_arm
+from tiejax.lab.studies.causal_untying.settings import NATURAL_SEEDS, Settings
 from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.lab.studies.causal_untying.train import tuning_arm
 from tiejax.text import planted_pairs
 from tiejax.text.blocks import spread
 from tiejax.text.similar_words import most_similar
@@ -154,8 +153,11 @@ def pairs_by_list(measured: Arrays) -> dict[str, np.ndarray]:
     return {name: measured["pairs"][numbers] for name, numbers in {**of_list, OTHER: others}.items() if len(numbers)}
 
 
-def facts(text: Text, measured: Arrays) -> dict[str, Any]:
-    """Return what results.json says: all pairs with their distances and lists, and how far the models agree."""
+def facts(text: Text, measured: Arrays, arrays: Arrays, settings: Settings) -> dict[str, Any]:
+    """Return what results.json says: all pairs with their distances and lists, in the tables of all arms as well.
+
+    measured: the output of `measure`. arrays: of the run, as `ARM/FIELD`.
+    """
     texts, of_list = text.streams.token_texts(), lists_of(measured)
     named = {int(number): name for name, numbers in of_list.items() for number in numbers}
     semantic, conditional = (measured[name].mean(axis=0) for name in ("semantic", "conditional"))
@@ -172,6 +174,7 @@ def facts(text: Text, measured: Arrays) -> dict[str, Any]:
         ],
         "agreement": {name: _correlation(*measured[name]) for name in ("semantic", "conditional")},
         "correlation": _correlation(semantic, conditional),
+        "tables": relative_distances(arrays, text.of_pairs[0], [arm.name for arm in settings.arms]),
     }
 
 

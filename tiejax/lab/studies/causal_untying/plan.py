@@ -29,6 +29,7 @@ class Arm(arms.Arm):
     weights: tuple[float, float] = (1.0, 1.0)
 
 
+CLASSES: tuple[arms.Class, ...] = ("tied", "untied")  # of arms with learning rates of their own
 TIED, NEVER_EQUAL, NEVER_INDEPENDENT = "tied", "never-equal", "never-independent"
 WIDE, DEEP, FACTORISED = "tied-wide", "tied-deep", "factorised"
 EQUAL = ("wide", "deep", "factorised")  # settings that add an arm with about the parameters of the untied models

@@ -7,31 +7,31 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiejax.lab.comparison import segments
 from tiejax.lab.comparison.arms import Class
-from tiejax.lab.comparison.step_count import block_size, steps_of
-from tiejax.lab.comparison.training import Arrays, Trainer, train_seeds, tune
+from tiejax.lab.comparison.segments import Segment
+from tiejax.lab.comparison.step_count import block_size, costs_of_run, steps_of
+from tiejax.lab.comparison.training import Arrays, Trainer, Tuning, metrics_of, train_seeds, tune, with_claims
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
-from tiejax.lab.runs.gate import Gate
+from tiejax.lab.runs.gate import Gate, check_tried, finite_means
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.parts import Looks, facts_of
-from tiejax.lab.runs.rates import Pair, Tried, rate_lines, tuning_rows
-from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.parts import Looks, facts_of, parts_begun
+from tiejax.lab.runs.rates import Pair, Tried, tuning_rows
+from tiejax.lab.runs.stages import Stages
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin
-from tiejax.lab.settings.checks import seed_list
-from tiejax.lab.studies.causal_untying import bigram, figures, natural, natural_figures, page, plan, planted_figures
-from tiejax.lab.studies.causal_untying.model import size_of
+from tiejax.lab.studies.causal_untying import claims, figures, natural, page, plan
+from tiejax.lab.studies.causal_untying.model import Recipe, size_of, tuning_arm
 from tiejax.lab.studies.causal_untying.planted_claims import Planted
-from tiejax.lab.studies.causal_untying.planted_text import facts as facts_of_planting
-from tiejax.lab.studies.causal_untying.settings import Settings
-from tiejax.lab.studies.causal_untying.stages import blocks, costs, step_count_of, tuning_of
-from tiejax.lab.studies.causal_untying.summary import TUNED, summarise
-from tiejax.lab.studies.causal_untying.text import Text
-from tiejax.lab.studies.causal_untying.train import Recipe
-from tiejax.lab.studies.causal_untying.trigger import COSINE, STEP, Cosines, train_triggered
+from tiejax.lab.studies.causal_untying.settings import NATURAL_SEEDS, Settings
+from tiejax.lab.studies.causal_untying.sizes import MOST_STEPS
+from tiejax.lab.studies.causal_untying.text import Text, loss_of_bigram, losses_by_length, planted_facts
+from tiejax.lab.studies.causal_untying.trigger import COSINE, SEEDS, STEP, Cosines, train_triggered
 from tiejax.system.json_values import plain
+
+MOST_EPOCHS = 4  # of a run whose steps follow from --hours
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -42,32 +42,35 @@ def run(launched: Launched, console: Console) -> int:
     data = keep_text(directory, facts_of_text, text.streams.tokenizer_file.read_bytes())
     stop = begin(launched, console)
     announce(settings, text, console)
-    stages = Stages(launched, console, stop, costs(settings, directory.manifest.all_parts))
-    try:
-        with console:
-            block = block_size(directory.manifest.all_parts)
-            budget = step_count_of(settings, text, stages, directory.manifest.all_parts)
-            steps = steps_of(budget, stages, block, console)
-            trainer = Trainer(Recipe(settings, text), steps, stages)
-            tried = {kind: tune(trainer, tuning_of(settings, kind, block)) for kind in TUNED if settings.tuned}
-            check_models(settings, text, tried, steps, console)
-            rates = rates_of(settings, tried)
-            trainer, measured = with_natural_pairs(trainer, rates)
-            first_seed = seed_list(directory.manifest.all_parts[0])[0]
-            with console.stage("bigram models"):
-                bigrams = bigram.losses_by_length(settings, text, first_seed, steps)
-            gate = Gate(bigrams["1"], settings.gate)
-            test = functools.partial(growing, trainer=trainer, gate=gate)
-            arrays, parts, looks = train_seeds(launched, trainer, rates, functools.partial(blocks, settings), test, console)
-            arrays, triggered = with_triggered(trainer, parts[0][:block], arrays, rates, threshold_of(trainer, tried))
-    except Stopped:
-        console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
-        return 130
+    parts = parts_begun(launched)
+    block, first_seed = block_size(parts[0]), parts[0][0]
+    tunings = tunings_of(settings, block)
+    stages = Stages(launched, console, stop, costs_of(settings, tunings, parts, block))
+    with console:
+        by_trigger = SEEDS if settings.explore and (settings.tuned or settings.trigger is not None) else 0  # prefix and untied
+        longest = Trainer(Recipe(settings, text), min(MOST_STEPS, MOST_EPOCHS * len(text.train) // settings.batch_size), stages)
+        of_first, probe = costs_of(settings, tunings, parts[:1], block), tuning_arm("untied")
+        steps = steps_of(longest, settings, probe, block, of_first, tunings, console, settings.step_unit, by_trigger)
+        trainer = longest._replace(steps=steps)
+        tried = {tuning.kind: tune(trainer, tuning) for tuning in tunings}
+        check_tried(settings, tried, lambda seed: loss_of_bigram(settings, text, seed, steps), console)
+        rates = rates_of(settings, tried)
+        trainer, measured = with_natural_pairs(trainer, rates)
+        with console.stage("bigram models"):
+            bigrams = losses_by_length(settings, text, first_seed, steps)
+        gate = Gate(bigrams["1"], settings.gate)
+        test = functools.partial(growing, trainer=trainer, gate=gate)
+        blocks = functools.partial(blocks_of, settings, size=block)
+        arrays, parts, looks = train_seeds(launched, trainer, rates, blocks, test, console)
+        triggered: dict[str, Any] = {}
+        if (threshold := threshold_of(trainer, tried)) is not None:
+            more, triggered = train_triggered(trainer, parts[0][:block], arrays, rates, threshold)
+            arrays |= more
 
     seeds = [seed for part in parts for seed in part]
-    directory.write_metrics({"seeds": np.array(seeds), **{name.replace("/", "."): values for name, values in arrays.items()}})
+    directory.write_metrics(metrics_of(arrays, seeds))
     with console.stage("analysis"):
-        body = summarise(arrays, seeds, text.bucket_names, looks, gate, planted_of(arrays, text, steps))
+        body = summarise(arrays, seeds, text, steps, looks, gate)
     results = plain(
         {
             "experiment": "causal_untying",
@@ -83,21 +86,41 @@ def run(launched: Launched, console: Console) -> int:
             "tuning": tuning_rows(tried),
             "tuning_seeds": settings.tuning_seeds if tried else [],
             "models": models_of(settings, text),
-            **planted_facts(text, settings),
-            **natural_facts(trainer.recipe.text, measured, arrays, settings),
+            **planted_facts(text, text.judged(settings.final_blocks)),
+            **({"natural": natural.facts(trainer.recipe.text, measured, arrays, settings)} if measured else {}),
             **({"trigger": triggered} if triggered else {}),
             **body,
             **facts_of(looks, parts),
             "timing": stages.timing,
         }
     )
-    plots = figures.plot_all(arrays, results)
-    if measured:
-        plots.append(natural_figures.plot_pairs(results["natural"]))
-    if (planted := planted_of(arrays, text, steps)) is not None:
-        plots = [*planted_figures.plot_all(planted, results), *plots]
-    finish(launched, console, results, plots, page.page)
+    finish(launched, console, results, figures.plot_all(arrays, results, planted_of(arrays, text, steps)), page.page)
     return 0
+
+
+def tunings_of(settings: Settings, block: int) -> list[Tuning]:
+    """Return the models that choose the learning rates of each class of arms, `block` at a time."""
+    tried = settings.tuning_seeds, block, settings.rates, settings.table_factors or [1.0]
+    return [Tuning(kind, tuning_arm(kind), *tried) for kind in plan.CLASSES] if settings.tuned else []
+
+
+def blocks_of(settings: Settings, parts: Sequence[list[int]], size: int) -> list[tuple[list[int], list[Segment]]]:
+    """Return the blocks of at most `size` seeds of all parts of a run, each with its segments.
+
+    The first block also trains exploratory arms, and the first seeds also train with a cosine.
+    """
+    primary, control = ([arm for arm in settings.arms if arm.cosine == cosine] for cosine in (False, True))
+    main, with_more = segments.segments_of(primary), segments.segments_of([*primary, *settings.explored])
+    with_control = set([seed for part in parts for seed in part][: settings.control_seeds or 0])
+    found = [(block, main if number else with_more) for number, block in enumerate(segments.blocks_of(parts, size))]
+    chosen = [[seed for seed in block if seed in with_control] for block, _ in found]
+    return found + [(block, segments.segments_of(control)) for block in chosen if block]
+
+
+def costs_of(settings: Settings, tunings: Sequence[Tuning], parts: Sequence[list[int]], block: int) -> dict[str, float]:
+    """Return the cost of every stage that is planned, in runs of one block."""
+    costs = costs_of_run(tunings, blocks_of(settings, parts, block))
+    return costs | ({natural.STAGE: float(-(-len(NATURAL_SEEDS) // block))} if settings.natural_pairs else {})
 
 
 def announce(settings: Settings, text: Text, console: Console) -> None:
@@ -132,16 +155,6 @@ def rates_of(settings: Settings, tried: dict[Class, Tried]) -> dict[Class, Pair]
     return {kind: each.pair for kind, each in tried.items()}
 
 
-def check_models(settings: Settings, text: Text, tried: dict[Class, Tried], steps: int, console: Console) -> None:
-    """Print the learning rates that were chosen; raise BadInput unless the models of every class learn enough."""
-    for line in rate_lines(tried):
-        console.say(line)
-    if tried and settings.gate is not None:
-        of_bigram = bigram.loss_of_bigram(settings, text, settings.tuning_seeds[0], steps)
-        console.say(f"bigram model of the tokens of seed {settings.tuning_seeds[0]}: {of_bigram:.4f} nats")
-        Gate(of_bigram, settings.gate).check({str(kind): each.losses[each.best].mean() for kind, each in tried.items()})
-
-
 def bytes_per_token(settings: Settings, text: Text) -> float | None:
     """Return the bytes of a predicted token of the final validation, on average; None with planted symbols."""
     if text.planting is not None:
@@ -159,19 +172,6 @@ def threshold_of(trainer: Trainer, tried: dict[Class, Tried]) -> float | None:
     return Cosines.of(records[STEP], records[COSINE], trainer.steps).threshold
 
 
-def with_triggered(
-    trainer: Trainer, seeds: Sequence[int], arrays: Arrays, rates: dict[Class, Pair], threshold: float | None
-) -> tuple[Arrays, dict[str, Any]]:
-    """Return the arrays with those of models that their gradients untie, and the steps; as they are without a threshold.
-
-    seeds: of the first block.
-    """
-    if threshold is None:
-        return arrays, {}
-    more, triggered = train_triggered(trainer, seeds, arrays, rates, threshold)
-    return arrays | more, triggered
-
-
 def with_natural_pairs(trainer: Trainer, rates: dict[Class, Pair]) -> tuple[Trainer, Arrays]:
     """Measure natural pairs, if the run has any; return a trainer that records their distances, and what was measured."""
     number = trainer.recipe.settings.natural_pairs
@@ -183,20 +183,14 @@ def with_natural_pairs(trainer: Trainer, rates: dict[Class, Pair]) -> tuple[Trai
     return trainer._replace(recipe=recorded), measured
 
 
-def natural_facts(text: Text, measured: Arrays, arrays: Arrays, settings: Settings) -> dict[str, Any]:
-    """Return the natural pairs and their distances in the tables of all arms, for results.json."""
-    if not measured:
-        return {}
-    arms = [arm.name for arm in settings.arms]
-    return {"natural": natural.facts(text, measured) | {"tables": natural.relative_distances(arrays, text.of_pairs[0], arms)}}
-
-
-def planted_facts(text: Text, settings: Settings) -> dict[str, Any]:
-    """Return what is planted, for results.json."""
-    if text.planting is None or text.ends is None:
-        return {}
-    judged = text.judged(settings.final_blocks)
-    return {"planted": facts_of_planting(text.streams, text.planting, text.ends, text.train, judged)}
+def final_losses(arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the final validation loss of every arm, `[seed]`, and by bucket, `[seed, bucket]`, in nats a token."""
+    arms = sorted(
+        (field.removesuffix("/nats") for field in arrays if field.endswith("/nats")), key=lambda arm: arm != plan.TIED
+    )
+    nats, count = ({arm: arrays[f"{arm}/{field}"].astype(float) for arm in arms} for field in ("nats", "count"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return ({arm: nats[arm].sum(-1) / count[arm].sum(-1) for arm in arms}, {arm: nats[arm] / count[arm] for arm in arms})
 
 
 def planted_of(arrays: Arrays, text: Text, steps: int) -> Planted | None:
@@ -204,8 +198,28 @@ def planted_of(arrays: Arrays, text: Text, steps: int) -> Planted | None:
     return None if text.planting is None else Planted(arrays, text.of_pairs[0], steps)
 
 
+def summarise(arrays: Arrays, seeds: Sequence[int], text: Text, steps: int, looks: Looks, gate: Gate) -> dict[str, Any]:
+    """Return final losses, claims and diverged models, as in results.json.
+
+    Claims are not tested if the models of either class, those of whole runs, do not pass the gate.
+    """
+    bucket_names, planted = text.bucket_names, planted_of(arrays, text, steps)
+    losses, buckets = final_losses(arrays)
+    of_gate = gate.facts(finite_means({arm: losses[arm] for arm in (plan.TIED, plan.NEVER_INDEPENDENT)}))
+    tested, by_frequency = ({arm: of[arm] for arm in of if not arm.startswith(plan.EXPLORE)} for of in (losses, buckets))
+    done = looks.done or [len(seeds)]
+    rows = claims.verdicts(
+        tested, by_frequency, bucket_names, done, max(1, len(looks.planned)), planted, not of_gate["gate"]["failed"]
+    )
+    arms = {arm: {"loss": values.tolist(), "by_frequency": buckets[arm].tolist()} for arm, values in losses.items()}
+    if planted is not None:
+        arms = {arm: {**row, "excess": {kind: values.tolist() for kind, values in planted.excess(arm).items()}}
+                for arm, row in arms.items()}  # fmt: skip
+    found = {**of_gate, "seeds": list(seeds), "arms": arms, "frequency_ranks": list(bucket_names)}
+    return found | with_claims(arrays, losses, seeds, rows)
+
+
 def growing(arrays: Arrays, seeds: Sequence[int], looks: Looks, trainer: Trainer, gate: Gate) -> list[dict[str, Any]]:
     """Return the rows of the claims that more seeds may decide: all except those of the control, whose seeds are fixed."""
-    text, planted = trainer.recipe.text, planted_of(arrays, trainer.recipe.text, trainer.steps)
-    rows: list[dict[str, Any]] = summarise(arrays, seeds, text.bucket_names, looks, gate, planted)["claims"]
+    rows: list[dict[str, Any]] = summarise(arrays, seeds, trainer.recipe.text, trainer.steps, looks, gate)["claims"]
     return [row for row in rows if not row["id"].startswith("cosine/")]

@@ -1,22 +1,65 @@
-"""The text of a run: blocks of tokens, planted symbols, buckets of tokens by frequency, and the entropy of frequencies."""
+"""The text of a run: blocks of tokens, planted symbols, frequencies of tokens, and the losses of bigram models."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int, Int32
 
+from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import check_memory
-from tiejax.lab.studies.causal_untying import planted_text, sizes
+from tiejax.lab.studies.causal_untying import sizes
 from tiejax.lab.studies.causal_untying.settings import Settings
-from tiejax.text import blocks, streams
+from tiejax.text import blocks, planted_pairs, streams
 from tiejax.text.buckets import buckets, entropy
+from tiejax.text.errors import CorpusError
+from tiejax.text.ngram import bigram_loss
 from tiejax.text.planted_pairs import Planting
 from tiejax.text.streams import Streams
 from tiejax.text.twins import Twins
+from tiejax.training.sources import ExampleFeed
+
+MARKED = 1.0  # share of the sentences that begin with a marker
+
+
+class Plant(NamedTuple):
+    """What is planted, and the training and the validation text with markers, which are cut into blocks and then written.
+
+    ends: whether each original token ends a sentence. rngs: of each text.
+    """
+
+    planting: Planting
+    ends: np.ndarray
+    marked: list[np.ndarray]
+    rngs: list[np.random.Generator]
+
+    def write(self, *texts: np.ndarray) -> list[np.ndarray]:
+        """Return the blocks of both texts with twins and ciphers; raises CorpusError if too much would be planted."""
+        written = [
+            planted_pairs.write(self.planting, blocks, self.ends, rng) for blocks, rng in zip(texts, self.rngs, strict=True)
+        ]
+        if (share := planted_pairs.share(self.planting, written[0])) > planted_pairs.MOST_PLANTED:
+            raise CorpusError(
+                f"planted: {share:.1%} of the tokens would be planted, expected at most {planted_pairs.MOST_PLANTED:.0%}; use "
+                "text with longer sentences"
+            )
+        return written
+
+
+def plant_in(streams: Streams, splits: Sequence[np.ndarray]) -> Plant:
+    """Choose what is planted by the first of two texts, and insert markers in both; raises CorpusError.
+
+    All draws are the same in every run on the same text.
+    """
+    is_word, ends = planted_pairs.words_of(streams.token_texts(), splits[0])
+    planting = planted_pairs.choose(np.bincount(splits[0], minlength=streams.vocabulary), is_word)
+    rngs = [np.random.default_rng([0, number]) for number in range(len(splits))]
+    marked = [planted_pairs.with_markers(planting, ids, ends, MARKED, rng) for ids, rng in zip(splits, rngs, strict=True)]
+    return Plant(planting, ends, marked, rngs)
 
 
 class Text(NamedTuple):
@@ -59,15 +102,12 @@ class Text(NamedTuple):
 
 
 def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
-    """Prepare the text of a run; raises BadInput.
-
-    resume: use the vocabulary with which the run was started.
-    """
+    """Prepare the text of a run, with the vocabulary with which a resumed run was started; raises BadInput."""
     assert settings.context is not None
     with preparing(settings, console, resume) as asked:
         prepared = streams.prepare(**asked, validation=settings.validation, test=settings.test)
         splits = [prepared.split(name) for name in ("train", "validation")]
-        plant = planted_text.plant(prepared, splits) if settings.planted else None
+        plant = plant_in(prepared, splits) if settings.planted else None
         train, validation = (
             blocks.blocks(ids, settings.context, prepared.begin).astype(np.int32)
             for ids in (splits if plant is None else plant.marked)
@@ -85,3 +125,35 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
     new = np.full(vocabulary - prepared.vocabulary, len(names) - 1, bucket.dtype)
     names, bucket = [*names[:-1], "planted"], np.concatenate([bucket, new])
     return Text(prepared, train, validation, bucket, names, entropy(count), plant.planting, plant.ends)
+
+
+def loss_of_bigram(settings: Settings, text: Text, seed: int, steps: int) -> float:
+    """Return the loss of the final validation, in nats a token, of the bigram model of what a seed sees in some steps."""
+    feed = ExampleFeed(text.train, settings.batch_size)
+    return bigram_loss(text.train[feed.seen(seed, steps)], text.judged(settings.final_blocks), text.vocabulary)
+
+
+def losses_by_length(settings: Settings, text: Text, seed: int, steps: int) -> dict[str, float]:
+    """Return the loss of the bigram model for every length of the run, as a fraction of its steps."""
+    return {
+        str(length): loss_of_bigram(settings, text, seed, step_at(length, steps)) for length in (*settings.ends, Fraction(1))
+    }
+
+
+def planted_facts(text: Text, judged: np.ndarray) -> dict[str, Any]:
+    """Return `planted` of results.json: words by kind, the planted share, and the choices in `judged`; {} on plain text."""
+    if text.planting is None or text.ends is None:
+        return {}
+    texts, planting = text.streams.token_texts(), text.planting
+    made = planted_pairs.choices(planting, judged, text.ends)
+    found = {
+        "words": {kind: [texts[token].strip() for token in tokens] for kind, tokens in planting.twins.items()},
+        "ciphered": [texts[token].strip() for token in planting.ciphered],
+        "unrelated": [[texts[token].strip() for token in pair] for pair in planting.unrelated],
+        "pairs_of_markers": planting.markers,
+        "symbols": planting.vocabulary - planting.size,
+        "share": planted_pairs.share(planting, text.train),
+        "least_loss": planted_pairs.least_loss(made),
+        "choices": {name: int((made.kind == number).sum()) for number, name in enumerate(planted_pairs.CHOICES)},
+    }
+    return {"planted": found}

@@ -87,8 +87,6 @@ def train_triggered(
     """
     seeds = seeds[:SEEDS]
     settings = trainer.recipe.settings
-    assert settings.record_every is not None
-    assert settings.validate_every is not None
     every = math.lcm(settings.record_every, settings.validate_every)
     cosines = Cosines.of(tied[f"{TIED}/{STEP}"], tied[f"{TIED}/{COSINE}"][: len(seeds)], trainer.steps, every)
     steps = cosines.steps_below(threshold)

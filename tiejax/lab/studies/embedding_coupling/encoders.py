@@ -26,6 +26,8 @@ from tiejax.models.shapes import Shape
 from tiejax.pretraining.masked_lm import TIE, MaskedLM
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.pretraining.validation import Validation, held_out_rows
+from tiejax.text import masked_bigrams
+from tiejax.text.masked_bigrams import sentences_of
 from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream, TextFeed
 from tiejax.training.optimizer import make_optimizer, warm_up_and_decay
@@ -84,6 +86,16 @@ def feed_of(settings: Settings, text: Text, plan: StepPlan) -> TextFeed:
 def validation_stream(settings: Settings, text: Text) -> Stream:
     """Return the stream of the validation sentences."""
     return Stream(*text.validation, settings.max_length, text.vocabulary.pad, ORDER)
+
+
+def losses_of_bigrams(settings: Settings, text: Text, plan: StepPlan) -> dict[str, float]:
+    """Return the losses of masked tokens, in nats, of three bigram models (see `masked_bigrams.losses_of_bigrams`).
+
+    They are counted on exactly the sentences that all members read, each once, and scored on those of a validation.
+    """
+    read = sentences_of(feed_of(settings, text, plan).stream(ORDER), plan.steps * plan.rows)
+    held_out = sentences_of(validation_stream(settings, text), settings.validation_batches * plan.rows)
+    return masked_bigrams.losses_of_bigrams(read, held_out, text.twins, text.vocabulary.special, settings.cipher)
 
 
 def build_ensemble(settings: Settings, shape: Shape, text: Text, plan: StepPlan) -> training.Ensemble:

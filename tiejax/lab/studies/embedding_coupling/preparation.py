@@ -70,8 +70,8 @@ def check_sizes(settings: Settings, text: Text, mesh: int, tasks: list[TaskData]
     """Raise BadInput if the run, with its text and tasks, has too many steps or needs more memory than the machine has."""
     for task in tasks:
         check_steps("fine_tuning_epochs", settings.fine_tuning_epochs, settings.fine_tuning_epochs * task.feed.steps_of_epoch)
-    decided = sizes.Decided(text.twins.vocabulary, mesh, 0 if start is None else checkpoint_size(start))
-    check_memory(settings, sizes.need(settings, decided), sizes.FLAGS)
+    decided = text.twins.vocabulary, mesh, 0 if start is None else checkpoint_size(start)
+    check_memory(settings, sizes.need(settings, *decided), sizes.FLAGS)
 
 
 # Operations per weight and token: two for each matrix product, of which the backward pass has two more.

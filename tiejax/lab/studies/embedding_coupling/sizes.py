@@ -3,7 +3,7 @@
 Shapes are trained one after another, and each is pre-trained before it is fine-tuned; the largest stage counts.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiejax.lab.settings.sizes import FLOAT, INDEX, STATE, Need, bytes_of_rows, bytes_of_value, records_of
 from tiejax.models import counts
@@ -22,21 +22,9 @@ RECORD = 2 * FLOAT + INDEX + 1  # loss and accuracy, overflow, finite
 VALIDATION = 2 * FLOAT
 
 
-class Decided(NamedTuple):
-    """Sizes that depend on text and devices.
-
-    vocabulary: tokens, including those of the cipher. mesh: devices that train one member together. checkpoint: fine-tuned
-    parameters of a loaded checkpoint.
-    """
-
-    vocabulary: int
-    mesh: int = 1
-    checkpoint: int = 0
-
-
-def before_text(settings: Any) -> Decided:
-    """Return lower bounds of the sizes before the text is read; a trained vocabulary is assumed to have its full size."""
-    return Decided(max(1, settings.vocab_size - SPECIAL) * (1 + settings.cipher) if settings.tokenizer is None else 1)
+def least_vocabulary(settings: Any) -> int:
+    """Return the fewest tokens of a run before its text is read; a trained vocabulary is assumed to have its full size."""
+    return max(1, settings.vocab_size - SPECIAL) * (1 + settings.cipher) if settings.tokenizer is None else 1
 
 
 def parameters(settings: Any, shape: Shape, vocabulary: int) -> tuple[int, int]:
@@ -45,25 +33,29 @@ def parameters(settings: Any, shape: Shape, vocabulary: int) -> tuple[int, int]:
     return before, counts.bert_fine_tuned(shape, vocabulary, settings.max_length)
 
 
-def need(settings: Any, decided: Decided | None = None) -> Need:
-    """Estimate the memory of a run of resolved settings; a lower bound if `decided` is None."""
-    text = decided or before_text(settings)
+def need(settings: Any, vocabulary: int | None = None, mesh: int = 1, checkpoint: int = 0) -> Need:
+    """Estimate the memory of a run of resolved settings; a lower bound without `vocabulary`.
+
+    vocabulary: tokens, including those of the cipher. mesh: devices that train one member together. checkpoint: fine-tuned
+    parameters of a loaded checkpoint.
+    """
     if settings.start is not None:
-        return Need(_transfer(settings, 0, text.checkpoint))
-    stages = [_of_shape(settings, shape, text) for shape in settings.every_shape.values()]
+        return Need(_transfer(settings, 0, checkpoint))
+    tokens = least_vocabulary(settings) if vocabulary is None else vocabulary
+    stages = [_of_shape(settings, shape, tokens, mesh) for shape in settings.every_shape.values()]
     return max(stages, key=lambda stage: stage.total)
 
 
-def _of_shape(settings: Any, shape: Shape, text: Decided) -> Need:
-    before, after = parameters(settings, shape, text.vocabulary)
+def _of_shape(settings: Any, shape: Shape, vocabulary: int, mesh: int) -> Need:
+    before, after = parameters(settings, shape, vocabulary)
     seeds, value_bytes = settings.number_of_seeds + settings.rate_seeds, bytes_of_value(settings.compute_dtype)
     # A device trains one member at a time: its gradients and the inputs of each layer.
-    tokens = -(-settings.batch_rows // text.mesh) * settings.max_length
+    tokens = -(-settings.batch_rows // mesh) * settings.max_length
     pretraining = Need(
         STATE * before * seeds,
         seeds * _record_bytes(settings),
-        bytes_of_rows(settings.batch_rows, settings.max_length, text.vocabulary, seeds, settings.validation_batches),
-        FLOAT * before // text.mesh + tokens * shape.width * shape.layers * value_bytes,
+        bytes_of_rows(settings.batch_rows, settings.max_length, vocabulary, seeds, settings.validation_batches),
+        FLOAT * before // mesh + tokens * shape.width * shape.layers * value_bytes,
     )
     transfer = Need(_transfer(settings, before, after), pretraining.records)
     return max(pretraining, transfer, key=lambda stage: stage.total)

@@ -14,11 +14,10 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.runs.stages import Stages, Stopped
+from tiejax.lab.runs.stages import Stages
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, warn_of_deadlock
 from tiejax.lab.studies.embedding_coupling import figures, page
-from tiejax.lab.studies.embedding_coupling.bigram import losses_of_bigrams
 from tiejax.lab.studies.embedding_coupling.claims import verdicts
 from tiejax.lab.studies.embedding_coupling.encoders import (
     CHECKPOINT,
@@ -28,6 +27,7 @@ from tiejax.lab.studies.embedding_coupling.encoders import (
     encoders_of_checkpoint,
     encoders_of_shape,
     export,
+    losses_of_bigrams,
     pretrain,
 )
 from tiejax.lab.studies.embedding_coupling.preparation import Prepared, costs_of
@@ -57,16 +57,12 @@ def run(launched: Launched, console: Console) -> int:
         console.say(f"bigram models of the sentences that pre-training reads, in nats a masked token: {losses}")
     stages = Stages(launched, console, stop, costs_of(settings, prepared))
     left: dict[str, Arrays] = {}
-    try:
-        with console:
-            for name in settings.every_shape:
-                left[f"pretrain.{name}"] = records = pretrain_shape(settings, name, prepared, directory, stages)
-                check_shape(settings, name, records, bigrams, console)
-            for name in names_of(settings):
-                left |= transfer(settings, name, encoders_of(settings, name, prepared, stages), prepared, stages)
-    except Stopped:
-        console.result(f"stopped with {stages.share:.0%} of the run done; continue with the same command and --resume")
-        return 130
+    with console:
+        for name in settings.every_shape:
+            left[f"pretrain.{name}"] = records = pretrain_shape(settings, name, prepared, directory, stages)
+            check_shape(settings, name, records, bigrams, console)
+        for name in names_of(settings):
+            left |= transfer(settings, name, encoders_of(settings, name, prepared, stages), prepared, stages)
 
     with console.stage("analysis"):
         metrics = metrics_of(settings, left)

@@ -38,9 +38,9 @@ def analyse(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite models only.
 
-    metrics: the arrays of metrics.npz. sizes: by method and number of distinct layers, for all in `distinct` and
-    `best_owner`. variants: those of the settings, by name. looks: the looks of the run.
-    tested: whether claims are tested, or all exploratory.
+    sizes: for all numbers of distinct layers in `distinct` and `best_owner`. tested: whether claims are tested, or all
+    exploratory.
+
     Claims are about all seeds, with the losses of diverged models replaced by the worst ones; everything else is about the
     seeds whose models all stayed finite.
     Added to the arrays: validation_seconds `[method, seed, validation]` and, for runs with agents, `episode_arrays`.

@@ -3,6 +3,7 @@
 Source: Hay and Wolf, ICLR 2024; equal time, random ties, fixed maps and several seeds are ours.
 """
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,62 +37,35 @@ def claims(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, Variant]) -
 
 def _of_agents(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None]:
     """Return the claims about agents and the maps that they found."""
-
-    def better(claim: str, first: str, second: str, statement: str, family: Family = "registered") -> Claim | None:
-        return _less(rows, claim, (first, second), statement, family=family)
-
-    return [
-        better("perplexity/agent", "agent", "untied", "After equally many steps the agent's loss is below the untied model's."),
-        _less(
-            rows,
-            "perplexity-equal-time/agent",
-            ("agent", "untied"),
-            "After the same training time the agent's loss is below the untied model's.",
-            family="exploratory",
-            value="equal_time_loss",
-            words="validation loss at equal time",
-        ),
+    tested, described = functools.partial(_less, rows), functools.partial(_less, rows, family="exploratory")
+    size_of = functools.partial(_size, rows)
+    # fmt: off
+    found = [
+        tested("perplexity/agent", ("agent", "untied"),
+               "After equally many steps the agent's loss is below the untied model's."),
+        described("perplexity-equal-time/agent", ("agent", "untied"),
+                  "After the same training time the agent's loss is below the untied model's.",
+                  value="equal_time_loss", words="validation loss at equal time"),
         *_of_ties(rows),
-        better(
-            "learns/found-map",
-            "found-map",
-            "random-map",
-            "The agent's map is better than a random map of the same size, both trained from scratch.",
-        ),
-        better(
-            "learns/random-map",
-            "agent",
-            "random-map",
-            "The agent's run is better than a random map of the same size.",
-            "exploratory",
-        ),
-        better(
-            "learns/random-agent",
-            "agent",
-            "random-agent",
-            f"The agent, with {_size(rows, 'agent')}, is better than one that always ties at random, with "
-            f"{_size(rows, 'random-agent')}.",
-        ),
-        better(
-            "retrained/found-map",
-            "found-map",
-            "agent",
-            "The map that the agent found, trained from scratch, is better than the agent's run.",
-            "exploratory",
-        ),
-        *(
-            better(
-                f"static/{name}",
-                "agent",
-                name,
-                f"The agent, with {_size(rows, 'agent')} and {_bytes(rows, 'agent', name)} of the bytes of {name}, is "
-                f"better than this fixed map, with {_size(rows, name)}.",
-                "registered" if name == CHOSEN_MAP else "exploratory",
-            )
-            for name in rows
-            if name not in NOT_STATIC and name not in variants
-        ),
+        tested("learns/found-map", ("found-map", "random-map"),
+               "The agent's map is better than a random map of the same size, both trained from scratch."),
+        described("learns/random-map", ("agent", "random-map"),
+                  "The agent's run is better than a random map of the same size."),
+        tested("learns/random-agent", ("agent", "random-agent"),
+               f"The agent, with {size_of('agent')}, is better than one that always ties at random, with "
+               f"{size_of('random-agent')}."),
+        described("retrained/found-map", ("found-map", "agent"),
+                  "The map that the agent found, trained from scratch, is better than the agent's run."),
     ]
+    # fmt: on
+    for name in rows:
+        if name not in NOT_STATIC and name not in variants:
+            statement = (
+                f"The agent, with {size_of('agent')} and {_bytes(rows, 'agent', name)} of the bytes of {name}, is better than "
+                f"this fixed map, with {size_of(name)}."
+            )
+            found.append((tested if name == CHOSEN_MAP else described)(f"static/{name}", ("agent", name), statement))
+    return found
 
 
 def _of_variants(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None]:

@@ -27,26 +27,17 @@ ADAPTATION = "encoder/lora"
 
 
 class Weights(NamedTuple):
-    """The weights of a model, each distinct array once.
-
-    Attributes:
-        params: parameters with a slot of the stack for each distinct layer, and None for the second of the two tied tables.
-        owner: the layer whose weights each layer uses, int32 `[layers]`.
-    """
+    """The weights of a model, with a slot of the stack for each distinct layer, and the layer that each layer uses."""
 
     params: Any
     owner: tying.Owner
 
 
 class Converted(NamedTuple):
-    """A converted model.
+    """A converted model with adaptations of a rank, and squared Frobenius norms.
 
-    Attributes:
-        weights: the shared weights and the adaptations.
-        rank: the rank of the adaptations, at most the largest that a kernel can have.
-        apart: the squared Frobenius norm of the differences between the layers and the means that they share.
-        left_out: the part of `apart` that the adaptations leave out.
-        norm: the squared Frobenius norm of the layers.
+    apart: of the differences between layers and the means that they share. left_out: the part of `apart` that the adaptations
+    leave out. norm: of the layers.
     """
 
     weights: Weights
@@ -57,15 +48,9 @@ class Converted(NamedTuple):
 
 
 def read_untied(folder: Path, listed: Manifest, name: str) -> Weights:
-    """Return the weights of a trained model of a run.
+    """Return the weights of the model `name`, METHOD-seedS, of a run in a folder.
 
-    Args:
-        folder: the run directory.
-        listed: its manifest.
-        name: METHOD-seedS.
-
-    Raises:
-        BadInput: The model is missing, unfinished or damaged, or its layers share weights or have adaptations.
+    Raises BadInput if it is missing, unfinished or damaged, or its layers share weights or have adaptations.
     """
     file = f"models/{name}.safetensors"
     if file not in listed.files:
@@ -92,10 +77,7 @@ def read_untied(folder: Path, listed: Manifest, name: str) -> Weights:
 def convert(weights: Weights, owner: tying.Owner, rank: int | None) -> Converted:
     """Return a model in which layers share their mean weights and have low-rank adaptations (`models.lora.from_layers`).
 
-    Args:
-        weights: a model with separate layers.
-        owner: the layer whose slot each layer will use, `[layers]`.
-        rank: rank of the adaptations; 0 for none, None for the full rank.
+    owner: the layer whose slot each layer will use, `[layers]`. rank: of the adaptations; 0 for none, None for the full rank.
     """
     stack = stack_of(weights.params, model.STACK)
     full = max(min(leaf.shape[1:]) for leaf in jax.tree.leaves(stack) if leaf.ndim == 3)

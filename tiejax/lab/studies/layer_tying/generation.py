@@ -35,13 +35,8 @@ def generated(
 
     A model that cannot be read or applied gets a `problem` and a warning, since a description must not cost the results.
 
-    Args:
-        settings: resolved settings of a causal run.
-        directory: the run directory, with the weights of the models.
-        blocks: the blocks of the validation split; the first, the middle and the last one begin with the prompts.
-        vocabulary: number of tokens of the tokenizer.
-        decode: returns the text of token ids.
-        warn: called with one-line warnings.
+    blocks: those of the validation split; the first, the middle and the last one begin with the prompts. decode: returns the
+    text of token ids. warn: called with one-line warnings.
     """
     prompt, continuation = lengths(settings.context)
     rows = blocks[np.unique([0, len(blocks) // 2, len(blocks) - 1]), : 1 + prompt + continuation].astype(np.int32)

@@ -36,17 +36,14 @@ RANDOM_MAPS = 1004  # a random stream used for nothing else
 class Job(NamedTuple):
     """One model to train.
 
-    agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. rate, factor: largest learning
-    rate, and factor of the tables' (default: those of the settings). params: the first parameters, on the host with a slot for
-    every layer (default: random ones).
+    agent: a learning agent, a random one, or None; without an agent, `owner` is the fixed map. params: the first parameters, on
+    the host with a slot for every layer (default: random ones).
     """
 
     method: str
     seed: int
     agent: Literal["learner", "random"] | None
     owner: tying.Owner | None
-    rate: float | None = None
-    factor: float | None = None
     params: PyTree = None
 
 
@@ -108,7 +105,7 @@ def run_job(
     model.prepare()
     saved_at = time.perf_counter()
     while model.step < settings.steps:
-        on_steps(*model.advance())
+        on_steps(*(model.groups() if model.agent is None else model.group(model.agent)))
         stopping, ended = stop_requested(), model.step == settings.steps
         if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
             checkpoints.save(model.step, model.to_host(), log.arrays())
@@ -180,11 +177,7 @@ class _Model:
             floor = settings.epsilon_floor
             agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
         state = layered.to_device(saved.state, saved.ties.owner)
-        rates = rates_of(
-            settings,
-            settings.learning_rate if job.rate is None else job.rate,
-            settings.table_rate if job.factor is None else job.factor,
-        )
+        rates = rates_of(settings, settings.learning_rate, settings.table_rate)
         return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best, rates)
 
     def to_host(self) -> SavedState:
@@ -215,10 +208,6 @@ class _Model:
             self.layered.compile_for(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)
             self._record_size()
             self.validate()
-
-    def advance(self) -> tuple[int, float]:
-        """Train a group, or several if no agent acts; return the number of steps and their seconds."""
-        return self.groups() if self.agent is None else self.group(self.agent)
 
     def batches(self, later: int = 0) -> Sequence[Any]:
         """Return the batches of the next group, or of one `later` groups after it; the last one is for the reward."""

@@ -22,7 +22,7 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.pace import Pace
 from tiejax.lab.runs.rates import Pair, short_of
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.runs.stages import Stopped
+from tiejax.lab.runs.stop import Stopped
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying.initial_weights import params_at_start
 from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
@@ -139,7 +139,7 @@ class Jobs:
         for worker in workers:
             worker.result()
         if any(model not in self.records for model in models):
-            raise Stopped
+            raise Stopped(f"after {self.done:,} of {self.total:,} steps")
 
     def _show(self, groups: int) -> None:
         """Show the progress of this number of groups, which train at the same time."""
@@ -202,13 +202,11 @@ class Jobs:
     def _train(self, model: ModelName, devices: tuple[jax.Device, ...]) -> None:
         """Train a model, resuming from its last checkpoint if the run is resumed, and keep it unless it was stopped."""
         settings, agent, data = self._of(model), self._agent_of(model), self._data[devices]
-        chosen = self.rates.get(settings.class_of(model.method), (None, None))
-        rate, factor = chosen if model.rate is None else (model.rate, model.factor)
-        job = job_of(settings, model.method, model.seed, None if agent is None else self.records[agent])._replace(
-            rate=rate,
-            factor=factor,
-            params=params_at_start(settings, self._directory, model.method),
-        )
+        pair = self.rates.get(settings.class_of(model.method)) if model.rate is None else (model.rate, model.factor)
+        if pair is not None:
+            settings = dataclasses.replace(settings, learning_rate=pair[0], table_rate=pair[1])
+        job = job_of(settings, model.method, model.seed, None if agent is None else self.records[agent])
+        job = job._replace(params=params_at_start(settings, self._directory, model.method))
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)

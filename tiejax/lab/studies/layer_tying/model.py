@@ -41,7 +41,9 @@ def build_model(settings: Settings, vocabulary: int, form: Form | None = None) -
     """
     vocabulary += settings.objective == "masked"  # and [MASK]
     form = settings.form("untied") if form is None else form
-    how: dict[str, Any] = {"dropout": settings.dropout, "padding": settings.padding, "dtype": computed_in(settings)}
+    # The layers compute in this dtype; wider weights are cast when they are read.
+    dtype = jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
+    how: dict[str, Any] = {"dropout": settings.dropout, "padding": settings.padding, "dtype": dtype}
     if settings.architecture == "gpt2":
         context = settings.context + (settings.details == "published")
         model = gpt2.build(vocabulary, settings.layers, form.width, settings.heads, form.feed_forward, context, **how)
@@ -60,11 +62,6 @@ def build_model(settings: Settings, vocabulary: int, form: Form | None = None) -
         parent=None,
     )
     return model.clone(encoder=encoder)
-
-
-def computed_in(settings: Settings) -> jnp.dtype:
-    """Return the dtype of computation in the layers; wider weights are cast when they are read."""
-    return jnp.dtype(settings.dtype if settings.dtype != "float32" else settings.compute_dtype)
 
 
 def initial(settings: Settings, model: models.LanguageModel) -> Callable[[Any, Any], Any]:

@@ -16,9 +16,9 @@ import optax
 from jaxtyping import Array, Float, Int32, Key
 
 from tiejax import tying
+from tiejax.lab.studies.layer_tying.sizes import HIDDEN
 from tiejax.training.keys import stream
 
-HIDDEN = 128
 DISCOUNT = 0.99
 LOWEST, HIGHEST = -10.0, 10.0
 

@@ -221,7 +221,14 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         if self.rates is not None:
             checks.check_rates(self.rates, least=2)
             checks.check_tuning_seeds(self.seed_list, self.tuning_seeds)
-        self._check_factors()
+        if self.table_factors is not None:
+            checks.check_ascending("table_factors", self.table_factors)
+            if self.rates is None:
+                raise BadInput(
+                    "--table_factors: are chosen together with the learning rate; give --rates as well, or --table_rate"
+                )
+            if self.table_rate != 1:
+                raise BadInput("--table_rate: the factor is chosen among --table_factors; give one of them")
         if self.gate is not None and self.objective == "masked":
             raise BadInput("--gate: the bigram model predicts the next token; leave it out, or use --objective causal")
         if self.ties == "published" and self.gradient == "all":
@@ -232,16 +239,6 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             raise BadInput(f"--warm_up: expected an integer >= 0 and below --steps {self.steps}, got {self.warm_up}")
         if self.details == "published" and self.objective == "masked":
             raise BadInput("--details: the published details are those of a causal model; use own, or --objective causal")
-
-    def _check_factors(self) -> None:
-        """Check the factors of the tables' learning rate."""
-        if self.table_factors is None:
-            return
-        checks.check_ascending("table_factors", self.table_factors)
-        if self.rates is None:
-            raise BadInput("--table_factors: are chosen together with the learning rate; give --rates as well, or --table_rate")
-        if self.table_rate != 1:
-            raise BadInput("--table_rate: the factor is chosen among --table_factors; give one of them")
 
     def _check_methods(self) -> None:
         """Check the built-in methods and the user-defined maps."""

@@ -12,25 +12,21 @@ import tokenizers
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
-from tiejax.lab.runs.gate import Gate, finite_means
+from tiejax.lab.runs.gate import Gate, check_tried, finite_means
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.parts import facts_of, looks_done, next_seeds
-from tiejax.lab.runs.rates import KEPT, Pair, Tried, choose_rates, rate_lines, tuning_rows
-from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.lab.runs.stages import Stopped
+from tiejax.lab.runs.parts import facts_of, looks_done, next_seeds, parts_begun
+from tiejax.lab.runs.rates import KEPT, Pair, Tried, choose_rates, tuning_rows
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, timing_of
-from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import Metrics, analyse
-from tiejax.lab.studies.layer_tying.bigram import losses_of_bigram
 from tiejax.lab.studies.layer_tying.generation import generated
 from tiejax.lab.studies.layer_tying.initial_weights import keep_initial, read_initial
 from tiejax.lab.studies.layer_tying.jobs import Jobs, ModelName, best_loss
 from tiejax.lab.studies.layer_tying.model import facts_of_model
 from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
-from tiejax.lab.studies.layer_tying.text import Text
+from tiejax.lab.studies.layer_tying.text import Text, losses_of_bigram
 from tiejax.lab.studies.layer_tying.text import prepare as prepare_text
 from tiejax.system.json_values import plain
 
@@ -64,13 +60,8 @@ def run(launched: Launched, console: Console) -> int:
     announce(settings, text, model["parameters_untied"], console)
 
     jobs = Jobs(launched, text, console, stop)
-    try:
-        with console:
-            tried, findings, runs = train_all(launched, jobs, text, console)
-    except Stopped:
-        console.result(f"stopped after {jobs.done:,} of {jobs.total:,} steps; continue with the same command and --resume")
-        return 130
-
+    with console:
+        tried, findings, runs = train_all(launched, jobs, text, console)
     results = plain(
         {
             "experiment": "layer_tying",
@@ -101,14 +92,18 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
     """
     settings, directory = launched.settings, launched.run
     assert directory is not None
-    jobs.expect(reported(settings, directory))
+
+    def reported() -> list[ModelName]:
+        return models_of(settings, [seed for part in parts_begun(launched) for seed in part])
+
+    jobs.expect(reported())
     tried = tune(jobs, settings)
-    check_models(settings, text, tried, console)
+    check_tried(settings, tried, lambda seed: losses_of_bigram(settings, text, seed)["selection"], console)
     jobs.rates = {kind: each.pair for kind, each in tried.items()}
-    bigram = bigram_of(settings, text, seed_list(directory.manifest.all_parts[0])[0], console)
+    bigram = bigram_of(settings, text, parts_begun(launched)[0][0], console)
     while True:
-        jobs.train(reported(settings, directory))
-        parts = [seed_list(part) for part in directory.manifest.all_parts]
+        jobs.train(reported())
+        parts = parts_begun(launched)
         looks = looks_done(launched, [len(part) for part in parts])
         trained = settings.of_seeds([seed for part in parts for seed in part])
         records = {(name.method, name.seed): jobs.records[name] for name in models_of(trained, trained.seed_list)}
@@ -120,17 +115,6 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
             findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks, tested)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
             return tried, {"sizes": sizes, **passed, **findings, **facts_of(looks, parts)}, runs
-
-
-def check_models(settings: Settings, text: Text, tried: Mapping[str, Tried], console: Console) -> None:
-    """Print the learning rates that were chosen; raise BadInput unless the models of every class pass the gate."""
-    for line in rate_lines(tried):
-        console.say(line)
-    if tried and settings.gate is not None:
-        seed = settings.tuning_seeds[0]
-        loss = losses_of_bigram(settings, text, seed)["selection"]
-        console.say(f"bigram model of the tokens of seed {seed}: {loss:.4f} nats")
-        Gate(loss, settings.gate).check({name: each.losses[each.best].mean() for name, each in tried.items()})
 
 
 def bigram_of(settings: Settings, text: Text, seed: int, console: Console) -> Results | None:
@@ -148,11 +132,6 @@ def gate_of(settings: Settings, bigram: Results | None, metrics: Metrics) -> Res
     of_method = dict(zip(settings.names, metrics["test_loss"], strict=True))
     gate = Gate(bigram["losses"]["test"], settings.gate)
     return {"bigram": bigram} | gate.facts(finite_means({name: of_method[name] for name in settings.gated}))
-
-
-def reported(settings: Settings, directory: RunDirectory) -> list[ModelName]:
-    """Return the models of the seeds that are to be trained so far, in this order."""
-    return models_of(settings, [seed for part in directory.manifest.all_parts for seed in seed_list(part)])
 
 
 def models_of(settings: Settings, seeds: Sequence[int]) -> list[ModelName]:

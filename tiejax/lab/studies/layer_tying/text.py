@@ -1,11 +1,12 @@
-"""The text of a layer-tying run, cut into blocks, and its batches."""
+"""The text of a layer-tying run, cut into blocks, its batches, and the losses of a bigram model of what a seed reads."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 
 from tiejax import training
 from tiejax.lab.runs.console import Console
@@ -16,6 +17,7 @@ from tiejax.lab.studies.layer_tying import sizes
 from tiejax.lab.studies.layer_tying.job import Data
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.text import blocks, streams
+from tiejax.text.ngram import Bigram, bigram
 from tiejax.text.sequences import SPLITS
 from tiejax.text.streams import Streams
 
@@ -44,10 +46,7 @@ class BlockBatch(NamedTuple):
 
 
 def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
-    """Prepare the text of a run in blocks; raises BadInput.
-
-    resume: use the vocabulary with which the run was started.
-    """
+    """Prepare the text of a run in blocks, with the vocabulary with which a resumed run was started; raises BadInput."""
     with preparing(settings, console, resume) as asked:
         prepared = streams.prepare(**asked, validation=settings.validation, test=settings.test)
         by_split = {name: blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in SPLITS}
@@ -113,3 +112,37 @@ def held_out_batches(whole: np.ndarray, split: str, batch_size: int, most: int |
         batch = BlockBatch(whole[np.resize(rows, batch_size)], weight, jax.random.fold_in(masks, first))
         batches.append((batch, float(len(rows))))
     return batches
+
+
+def losses_of_bigram(settings: Settings, text: Text, seed: int) -> dict[str, float]:
+    """Return the losses of the bigram model of the blocks on which a seed trains, in nats a token, judged as those of models.
+
+    `test` and `validation`: of the blocks on which the best step is evaluated. `selection`: of the blocks of a validation.
+    """
+    model = bigram(*_pairs(settings, text, text.blocks["train"][seen(settings, text, seed)]), text.streams.vocabulary)
+    data = build_data(settings, text)
+    batches = {**data.held_out, "selection": data.selection}
+    return {name: _loss(settings, text, model, batches[name]) for name in ("test", "validation", "selection")}
+
+
+def seen(settings: Settings, text: Text, seed: int) -> Int[np.ndarray, " blocks"]:
+    """Return the numbers of the blocks that the training steps of a seed read, each once, ascending, without the rewards'."""
+    assert settings.steps is not None
+    groups = range(-(-settings.steps // settings.k))
+    return np.unique(np.concatenate([drawn(settings, text, seed, group)[:-1] for group in groups])[: settings.steps])
+
+
+def _pairs(
+    settings: Settings, text: Text, blocks: Integer[np.ndarray, "number context"]
+) -> tuple[Integer[np.ndarray, "number places"], Integer[np.ndarray, "number places"]]:
+    """Return the tokens of blocks before predicted ones, and those; with published details, the end token is one."""
+    if settings.details == "published":
+        blocks = np.pad(blocks, ((0, 0), (0, 1)), constant_values=text.streams.begin)
+    return blocks[:, :-1], blocks[:, 1:]
+
+
+def _loss(settings: Settings, text: Text, model: Bigram, batches: Sequence[tuple[BlockBatch, float]]) -> float:
+    """Return the mean loss of weighted batches, as `job.mean_loss` does."""
+    rows = [np.asarray(batch.tokens)[np.asarray(batch.weight) > 0] for batch, _ in batches]
+    losses = [-np.log(model.probabilities(*_pairs(settings, text, blocks))).mean() for blocks in rows]
+    return float(np.average(losses, weights=[weight for _, weight in batches]))

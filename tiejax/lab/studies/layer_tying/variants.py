@@ -15,17 +15,7 @@ MOST = 2**20  # of counts
 
 
 class Variant(NamedTuple):
-    """A fixed map and a model.
-
-    Attributes:
-        map: name of a built-in map, or the owner of each layer.
-        distinct: number of distinct layers of a built-in map (default: that of the run).
-        lora_rank: rank of the low-rank adaptation of each layer.
-        residual_scale: a key of `SCALES`.
-        width: width of the model (default: that of the run); the feed-forward width changes in proportion.
-        initial_weights: file of the weights from which training starts (default: random weights).
-        better_than, not_worse_than: methods with which registered claims compare it.
-    """
+    """A fixed map and a change of the model: the fields of `--variants`, as `Settings` explains them."""
 
     map: str | list[int]
     distinct: int | None = None
@@ -43,7 +33,7 @@ class Variant(NamedTuple):
         return static_map(self.map, layers, self.distinct or distinct)
 
 
-def check_variants(given: Mapping[str, Any], names: Sequence[str], layers: int, heads: int) -> None:
+def check_variants(given: Mapping[str, Mapping[str, Any]], names: Sequence[str], layers: int, heads: int) -> None:
     """Check the variants of `--variants`, their fields by name. Raises BadInput, which names the field.
 
     names: all methods of the run. layers, heads: of the model.
@@ -56,13 +46,13 @@ def check_variants(given: Mapping[str, Any], names: Sequence[str], layers: int, 
                 raise BadInput(f"--variants: {cut(name)}: {field}: expected another method of the run, got {cut(other)}")
 
 
-def _checked(name: str, fields: Any, layers: int, heads: int) -> Variant:
+def _checked(name: str, fields: Mapping[str, Any], layers: int, heads: int) -> Variant:
     """Return a variant; raises BadInput, which names the field."""
 
     def refuse(problem: str) -> BadInput:
         return BadInput(f"--variants: {cut(name)}: {problem}")
 
-    if not isinstance(fields, Mapping) or "map" not in fields:
+    if "map" not in fields:
         raise refuse(f"expected fields with a map, such as {{map: sequence, lora_rank: 4}}, got {cut(fields)}")
     if unknown := [field for field in fields if field not in Variant._fields]:
         raise refuse(f"unknown field {cut(unknown[0])!r}; the fields are {', '.join(Variant._fields)}")
