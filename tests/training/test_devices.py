@@ -12,18 +12,18 @@ from processes import end, processes_of_one_run, start, start_python, wait_until
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = ["--seeds", 3, "--steps", 100, "--record_every", 10, "--exact_every", 50, "--half_period", 40]
+SETTINGS = ["--seeds", 3, "--steps", 500, "--record_every", 50, "--exact_every", 100, "--half_period", 200]
 
-# The same training, which also records the batch of every 20th step; writes the arrays of metrics.npz and the batches.
+# The same training, which also records the batch of every 100th step; writes the arrays of metrics.npz and the batches.
 RUN = """
 import dataclasses, sys
 import numpy as np
 from tiejax.lab.studies.exor.ensemble import build_ensemble, named_arrays
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.training import Recorder, train
-settings = Settings(seeds=3, steps=100, record_every=10, exact_every=50, half_period=40).resolved()
+settings = Settings(seeds=3, steps=500, record_every=50, exact_every=100, half_period=200).resolved()
 ensemble = build_ensemble(settings)
-batch = Recorder(20, lambda params, batch, seed_key, step: batch._asdict())
+batch = Recorder(100, lambda params, batch, seed_key, step: batch._asdict())
 ensemble = dataclasses.replace(ensemble, recorders={**ensemble.recorders, "batch": batch})
 records = train(ensemble, settings.seed_list).records
 np.savez(sys.argv[1], **records.pop("batch"), **{"run_" + name: a for name, a in named_arrays(records, settings).items()})
@@ -111,8 +111,8 @@ def test_distributed_without_a_cluster_names_the_missing_variable(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-# Long enough to be still training when a process is killed. Dense records make short chunks.
-LONGER = ["--seeds", 3, "--steps", 3000, "--record_every", 10, "--exact_every", 1500, "--checkpoint_every", "0.01"]
+# Long enough to be still training when a process is killed.
+LONGER = ["--seeds", 3, "--steps", 6000, "--record_every", 50, "--exact_every", 3000, "--checkpoint_every", "0.01"]
 
 
 @pytest.fixture(scope="module")
