@@ -1,6 +1,7 @@
 """Settings of all tests: a temporary folder, faster compilation, and checks of array shapes and dtypes at every call."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -63,6 +64,8 @@ PACKAGES = (
     "lab.studies",
 )
 jaxtyping.install_import_hook([f"tiejax.{package}" for package in PACKAGES], "typechecks.check")
+
+gc.set_threshold(50_000)  # as the package's commands do
 
 # The same examples in every run, so that failures are due to changes. `--hypothesis-profile=default` draws new ones.
 hypothesis.settings.register_profile("same", derandomize=True)

@@ -9,8 +9,7 @@ import numpy as np
 SHAPES = (
     "{coupled: {embed_in: 8, embed_out: 8, width: 8, layers: 2, heads: 2, coupled: true}, "
     "out-4: {embed_in: 4, embed_out: 4, width: 8, layers: 2, heads: 2}, "
-    "out-16: {embed_in: 4, embed_out: 16, width: 8, layers: 2, heads: 2}, "
-    "dropped: {embed_in: 4, embed_out: 4, width: 8, layers: 3, heads: 2, drop: 1}}"
+    "out-16: {embed_in: 4, embed_out: 16, width: 8, layers: 2, heads: 2}}"
 )
 SMALL = shlex.split("""
   --vocab_size 300 --max_length 24 --batch_rows 4 --steps 12 --warm_up 3 --record_every 4 --validate_every 6

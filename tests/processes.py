@@ -1,5 +1,7 @@
 """Run experiments as commands, in this process and in others, and compare directory trees."""
 
+import contextlib
+import io
 import os
 import socket
 import subprocess
@@ -11,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tiejax.lab.runs.entry import open_study
+from tiejax.lab.runs import entry
 from tiejax.lab.settings.study import Study
 from tiejax.lab.studies.exor.settings import STUDY
 
@@ -52,8 +54,17 @@ def command_here(
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: pytest.fail(f"{argv} was accepted"))
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
-        open_study(study)
+        entry.open_study(study)
     return ended_with(ended.value.code, *capsys.readouterr())
+
+
+def run_here(study: Study, *argv: object) -> Ended:
+    """Run a study's command to its end in this process, without its signal handlers; raises BadInput."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+        status = entry.main(study, [str(word) for word in argv])
+    return ended_with(status, out.getvalue(), err.getvalue())
 
 
 def assert_refused(ended: Ended, *words: str, script: Path = SCRIPT) -> None:

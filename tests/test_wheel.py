@@ -77,11 +77,18 @@ def test_links_of_the_description_are_absolute(wheel):
     assert not re.search(r"(?:src|href)=", metadata.get_payload())  # which are not rewritten
 
 
+def environment_with(folder, *requested):
+    """Create an environment into which the pip of the tests' environment installs; return its interpreter."""
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    subprocess.run([*pip, *requested], check=True, timeout=600)
+    return python
+
+
 def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
     """In an environment of its own, to which the packages that tiejax needs are lent."""
-    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True, timeout=300)
+    python = environment_with(tmp_path / "venv", "--no-deps", wheel)
     lent = tmp_path / "venv" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages" / "lent.pth"
     lent.write_text(sysconfig.get_path("purelib") + "\n")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -149,9 +156,7 @@ def test_the_package_works_from_a_folder_that_cannot_be_written(wheel, tmp_path)
 
 def test_ties_need_few_packages(wheel, tmp_path):
     """In an environment into which pip installs what the wheel asks for, and no more."""
-    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True, timeout=600)
+    python = environment_with(tmp_path / "venv", wheel)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*argv):

@@ -82,14 +82,19 @@ def test_seed_7_alone_is_seed_7_among_32():
     assert np.ptp(losses[1]) > 0.1
 
 
+@functools.cache
+def five_seeds(at_once=None):
+    """Return five trained seeds, `at_once` of them side by side; several chunks, all records."""
+    settings = config(seeds=[4, 0, 2, 9, 1], steps=30, record_every=10, exact_every=30)
+    ensemble = dataclasses.replace(build_ensemble(settings), members=Vmapped(at_once), records_per_chunk=2)
+    return train(ensemble, settings.seed_list)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", [3, 2, 7])
 def test_members_in_blocks_equal_members_in_one_block(at_once):
-    """Five seeds: blocks of three contain one padding copy. Several chunks, all records."""
-    settings = config(seeds=[4, 0, 2, 9, 1], steps=30, record_every=10, exact_every=30)
-    whole = dataclasses.replace(build_ensemble(settings), members=Vmapped(), records_per_chunk=2)
-    in_blocks = dataclasses.replace(whole, members=Vmapped(at_once))
-    one, other = (train(ensemble, settings.seed_list) for ensemble in (whole, in_blocks))
+    """Five seeds: blocks of three contain one padding copy."""
+    one, other = five_seeds(), five_seeds(at_once)
     assert jax.tree.map(np.shape, one.records) == jax.tree.map(np.shape, other.records)
     np.testing.assert_array_equal(one.records["record"]["step"], [0, 10, 20, 30])
     # Biases of attention keys are left out: their gradient is only rounding error.

@@ -1,4 +1,7 @@
-"""Seeds in parts: appended to a run, or look by look until the claims are decided; kills, growth, and refusals."""
+"""Seeds in parts: appended to a run, or look by look until the claims are decided; kills, growth, and refusals.
+
+Runs that are not killed train in this process, on one device.
+"""
 
 import json
 import re
@@ -10,8 +13,9 @@ import pytest
 import yaml
 from damage import steps
 from directories import here, make_run, read, refused
-from processes import EXPERIMENTS, end, start, tree, wait_until
+from processes import end, run_here, start, tree, wait_until
 
+from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.runs import manifest
 from tiejax.lab.runs.console import Console
@@ -19,29 +23,23 @@ from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 from tiejax.lab.studies.exor.sizes import need, record_bytes
+from tiejax.lab.studies.untying.settings import STUDY as UNTYING
 
 __all__ = ["here", "refused"]  # fixtures
 
 SETTINGS = ["--steps", 60, "--bits", 3, "--record_every", 10, "--exact_every", 10, "--half_period", 15]
 SETTINGS += ["--checkpoint_every", 0.01]
-# Two devices with 16 seeds at a time each (`exor.ensemble.seeds_at_once`): 32 seeds fill one block on each.
-DEVICES = {"JAX_NUM_CPU_DEVICES": "2"}
+# A device trains 16 seeds at a time (`exor.ensemble.seeds_at_once`): 32 seeds fill two blocks.
+ONE_DEVICE, TWO_DEVICES = ({"JAX_NUM_CPU_DEVICES": number} for number in "12")
 
 
-@pytest.fixture(scope="module")
-def env(tmp_path_factory):
-    return DEVICES | {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-
-
-def go(out, env, *argv):
+def go(out, *argv):
     """Run a command to its end; return the lines it printed."""
-    ended = end(start(*argv, "--out", out, env=env), timeout=900)
-    assert ended.status == 0, ended.err
-    assert "Traceback" not in ended.err
+    return lines_of(run_here(STUDY, *argv, "--out", out))
+
+
+def lines_of(ended):
+    assert (ended.status, ended.err) == (0, "")
     return ended.out.splitlines()
 
 
@@ -63,27 +61,35 @@ def assert_same_bits(out, other):
         assert found[name].tobytes() == array.tobytes(), name
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_lines():
+    """Figures of many seeds are not what is tested here; they would take a fifth of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "MOST_LINES", 2)
+        yield
+
+
 @pytest.fixture(scope="module")
-def half(tmp_path_factory, env):
+def half(tmp_path_factory):
     """A finished run of 32 seeds."""
     out = tmp_path_factory.mktemp("half") / "run"
-    go(out, env, *SETTINGS, "--seeds", 32)
+    go(out, *SETTINGS, "--seeds", 32)
     return out
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, env):
+def whole(tmp_path_factory):
     """A run of 64 seeds that train together."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    go(out, env, *SETTINGS, "--seeds", 64)
+    go(out, *SETTINGS, "--seeds", 64)
     return out
 
 
 @pytest.mark.slow
-def test_appended_seeds_give_the_bits_of_a_run_of_all_seeds(half, whole, env, tmp_path):
+def test_appended_seeds_give_the_bits_of_a_run_of_all_seeds(half, whole, tmp_path):
     out = shutil.copytree(half, tmp_path / "run")
     trained = tree(out / "checkpoints")
-    printed = go(out, env, *SETTINGS, "--seeds", 64, "--resume")
+    printed = go(out, *SETTINGS, "--seeds", 64, "--resume")
     assert "part 1 of 2: resuming at step 60 of 60" in printed
     # What was trained has not been trained again.
     assert {name: what for name, what in tree(out / "checkpoints").items() if name in trained} == trained
@@ -101,20 +107,20 @@ def test_appended_seeds_give_the_bits_of_a_run_of_all_seeds(half, whole, env, tm
             assert two["p_adjusted"] == pytest.approx(min(1, 2 * of_look["p_adjusted"]))
     assert yaml.safe_load((out / "config.yaml").read_text())["seeds"] == 64
     assert "at 32, 64 seeds, each with 0.5 of .05: seeds were appended" in (out / "report.html").read_text()
-    assert go(out, env, "--resume")[-1].startswith("the run is finished")
+    assert go(out, "--resume")[-1].startswith("the run is finished")
     # Results that are written again come from the checkpoints of both parts.
     (out / "metrics.npz").unlink()
-    go(out, env, "--resume")
+    go(out, "--resume")
     assert_same_bits(out, whole)
 
 
 @pytest.mark.slow
-def test_appended_seeds_that_do_not_fill_blocks_agree_to_rounding(env, tmp_path):
+def test_appended_seeds_that_do_not_fill_blocks_agree_to_rounding(tmp_path):
     """3 and 2 seeds on two devices are blocks of 2 and 1; 5 seeds are blocks of 3. Doses, records on the disk."""
     doses = [*SETTINGS, "--doses", "[.5,.8]", "--records_on", "disk", "--steps", 20]
-    go(tmp_path / "grown", env, *doses, "--seeds", "[4,9,2]")
-    go(tmp_path / "grown", env, "--seeds", "[4,9,2,11,0]", "--resume")
-    go(tmp_path / "whole", env, *doses, "--seeds", "[4,9,2,11,0]")
+    for name, argv in (("grown", (*doses, "--seeds", "[4,9,2]")), ("grown", ("--seeds", "[4,9,2,11,0]", "--resume")),
+                       ("whole", (*doses, "--seeds", "[4,9,2,11,0]"))):  # fmt: skip
+        lines_of(end(start(*argv, "--out", tmp_path / name, env=TWO_DEVICES), timeout=900))
     found, wanted = arrays(tmp_path / "grown"), arrays(tmp_path / "whole")
     assert found["seeds"].tolist() == [4, 9, 2, 11, 0] * 2
     assert found["dose"].tolist() == [0.5] * 5 + [0.8] * 5
@@ -128,27 +134,27 @@ def test_appended_seeds_that_do_not_fill_blocks_agree_to_rounding(env, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_killed_growth_resumes(half, whole, env, tmp_path):
+def test_a_killed_growth_resumes(half, whole, tmp_path):
     """Killed while it trains the appended seeds, and once more after config.yaml grew but run.json did not."""
     out = shutil.copytree(half, tmp_path / "run")
     config = (out / "config.yaml").read_text()
     assert "seeds: 32\n" in config
     (out / "config.yaml").write_text(re.sub("^seeds: 32$", "seeds: 64", config, flags=re.MULTILINE))
-    process = start("--out", out, "--resume", env=env)
+    process = start("--out", out, "--resume", env=ONE_DEVICE)
     assert wait_until(lambda: list((out / "checkpoints" / "part-2").glob("[0-9]*")), process, 900), end(process).err
     process.kill()
     end(process)
     assert RunDirectory.state(out) == "unfinished"
     assert manifest.read(out).parts == (32, list(range(32, 64)))
-    go(out, env, "--resume")
+    go(out, "--resume")
     assert_same_bits(out, whole)
 
 
 @pytest.fixture(scope="module")
-def decided(tmp_path_factory, env):
+def decided(tmp_path_factory):
     """A run that went through two looks, since its short training decides next to nothing."""
     out = tmp_path_factory.mktemp("decided") / "run"
-    printed = go(out, env, *SETTINGS, "--until", "decided", "--max_seeds", 96)
+    printed = go(out, *SETTINGS, "--until", "decided", "--max_seeds", 96)
     assert any("undecided with 64 seeds: going on to 96" in line for line in printed)
     assert any(line.startswith("look 2 of 2, 96 seeds: step 60 of 60") for line in printed)
     return out
@@ -171,28 +177,27 @@ def test_looks_end_at_max_seeds(decided, whole):
 
 
 @pytest.mark.slow
-def test_interrupted_looks_resume_to_the_same_result(decided, env, tmp_path):
+def test_interrupted_looks_resume_to_the_same_result(decided, tmp_path):
     """Killed in the first look, and stopped by Ctrl-C in the second."""
     out, argv = tmp_path / "run", [*SETTINGS, "--until", "decided", "--max_seeds", 96]
     for folder, sent in (("checkpoints", signal.SIGKILL), ("checkpoints/part-2", signal.SIGINT)):
-        process = start(*argv, "--out", out, *["--resume"] * out.exists(), env=env)
+        process = start(*argv, "--out", out, *["--resume"] * out.exists(), env=ONE_DEVICE)
         assert wait_until(lambda folder=folder: list((out / folder).glob("[0-9]*")), process, 900)
         process.send_signal(sent)
         ended = end(process)
         assert "Traceback" not in ended.err
         assert RunDirectory.state(out) == "unfinished"
-    go(out, env, "--resume")
+    go(out, "--resume")
     assert steps(out)[-1] == 61
     assert_same_bits(out, decided)
     assert results(out) == results(decided)
 
 
 @pytest.mark.slow
-def test_untying_grows(env, tmp_path):
+def test_untying_grows(tmp_path):
     argv = ["--bits", 3, "--steps", 20, "--record_every", 10, "--exact_every", 10, "--half_period", 5, "--policies", "[copy]"]
     for more in (["--seeds", 2], ["--seeds", 3, "--resume"]):
-        ended = end(start(*argv, *more, "--out", tmp_path / "run", env=env, script=EXPERIMENTS / "untying.py"))
-        assert ended.status == 0, ended.err
+        lines_of(run_here(UNTYING, *argv, *more, "--out", tmp_path / "run"))
     found = results(tmp_path / "run")
     assert (found["seeds"], found["looks"]) == ([0, 1, 2], {"planned": [2, 3], "done": [2, 3], "appended": True})
     assert {row["n"] for row in found["claims"]} == {3}

@@ -1,17 +1,22 @@
 """Runs that are killed, stopped or have damaged checkpoints end bit for bit like an uninterrupted run.
 
-Processes share a compilation cache. The uninterrupted run fills it and the others read it, so that equal results also show that
-a cached executable computes the same bits.
+Runs that are neither killed nor stopped train in this process, on one device, as the other processes do. All share a cache of
+compiled programs. The uninterrupted run fills it and the others read it, so that equal results also show that a cached
+executable computes the same bits.
 """
 
 import json
+import re
 import shutil
 import signal
 
 import numpy as np
 import pytest
 from damage import flip_a_bit_that_matters, largest, steps
-from processes import assert_refused, command_here, end, start, tree, wait_until
+from processes import assert_refused, command_here, end, run_here, start, tree, wait_until
+
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.exor.settings import STUDY
 
 pytestmark = pytest.mark.slow
 
@@ -19,22 +24,15 @@ pytestmark = pytest.mark.slow
 SETTINGS = ["--seeds", 2, "--steps", 1200, "--bits", 5, "--zero", "[.2,.3,.5]", "--record_every", 10]
 SETTINGS += ["--exact_every", 100, "--half_period", 300, "--checkpoint_every", 0.01]
 
-
-@pytest.fixture(scope="module")
-def env(tmp_path_factory):
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("compiled")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
+ONE_DEVICE = {"JAX_NUM_CPU_DEVICES": "1"}
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory, env):
+def uninterrupted(tmp_path_factory):
     """An uninterrupted run."""
     out = tmp_path_factory.mktemp("uninterrupted") / "run"
-    ended = end(start(*SETTINGS, "--out", out, env=env))
-    assert ended.status == 0, ended.err
+    ended = run_here(STUDY, *SETTINGS, "--out", out)
+    assert (ended.status, ended.err) == (0, "")
     results = json.loads((out / "results.json").read_text())
     assert (results["variant"], results["seeds"], results["excluded_seeds"]) == ("custom", [0, 1], [])
     with np.load(out / "metrics.npz") as metrics:
@@ -44,10 +42,10 @@ def uninterrupted(tmp_path_factory, env):
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory, env, uninterrupted):
+def stopped(tmp_path_factory, uninterrupted):
     """The same run, stopped by Ctrl-C when it has two checkpoints, and its output."""
     out = tmp_path_factory.mktemp("stopped") / "run"
-    process = start(*SETTINGS, "--out", out, env=env)
+    process = start(*SETTINGS, "--out", out, env=ONE_DEVICE)
     assert wait_until(lambda: len(steps(out)) > 1, process)
     process.send_signal(signal.SIGINT)
     ended = end(process)
@@ -75,38 +73,37 @@ def assert_same_result(out, other):
     assert (out / "report.html").exists()
 
 
-def resume(out, env, *settings):
+def resume(out, *settings):
     """Resume a run to its end; return the lines it printed, and then its warnings."""
-    ended = end(start(*settings, "--out", out, "--resume", env=env))
-    assert ended.status == 0, ended.err
-    assert "Traceback" not in ended.err
+    ended = run_here(STUDY, *settings, "--out", out, "--resume")
+    assert (ended.status, ended.err) == (0, "")
     return [*ended.out.splitlines(), *ended.warnings]
 
 
-def test_ctrl_c(stopped, copy, env, uninterrupted):
+def test_ctrl_c(stopped, copy, uninterrupted):
     out, ended = stopped
     assert ended.status == 130, ended.err
     assert "Traceback" not in ended.err
     printed = [line for line in ended.out.splitlines() if "--resume" in line]
     assert printed == ended.out.splitlines()[-1:]
     assert f"step {steps(out)[-1]:,}" in printed[0]
-    printed = resume(copy, env, *SETTINGS)
+    printed = resume(copy, *SETTINGS)
     assert f"resuming at step {steps(out)[-1]} of 1200" in printed
     assert_same_result(copy, uninterrupted)
 
 
-def test_records_can_move_between_disk_and_memory(tmp_path, env, uninterrupted):
+def test_records_can_move_between_disk_and_memory(tmp_path, uninterrupted):
     """Started on disk and killed, resumed in memory and killed, resumed on disk to the end."""
     out, newest = tmp_path / "run", 0
     for kept in ("disk", "memory"):
-        process = start(*SETTINGS, "--records_on", kept, "--out", out, *["--resume"] * (newest > 0), env=env)
+        process = start(*SETTINGS, "--records_on", kept, "--out", out, *["--resume"] * (newest > 0), env=ONE_DEVICE)
         assert wait_until(lambda newest=newest: max(steps(out), default=0) > newest, process)
         process.kill()
         end(process)
         newest = max(steps(out))
         size = sum(path.stat().st_size for path in (out / "checkpoints" / "records").iterdir())
         assert size > 0
-    printed = resume(out, env, "--records_on", "disk")
+    printed = resume(out, "--records_on", "disk")
     assert f"resuming at step {newest} of 1200" in printed
     assert [line for line in printed if "damaged" in line] == []
     assert_same_result(out, uninterrupted)
@@ -115,19 +112,19 @@ def test_records_can_move_between_disk_and_memory(tmp_path, env, uninterrupted):
         assert (out / "checkpoints" / "records" / "record.step").read_bytes() == metrics["step"].tobytes()
 
 
-def test_a_run_killed_while_it_writes_its_report(tmp_path, env, uninterrupted):
+def test_a_run_killed_while_it_writes_its_report(tmp_path, uninterrupted):
     out = shutil.copytree(uninterrupted, tmp_path / "run")
     (out / "results.json").unlink()
     (out / "report.html").unlink()
     (out / "metrics.npz").write_bytes(b"half of it")
-    resume(out, env)
+    resume(out)
     assert_same_result(out, uninterrupted)
 
 
-def test_damaged_newest_checkpoint_of_a_run(copy, env, uninterrupted):
+def test_damaged_newest_checkpoint_of_a_run(copy, uninterrupted):
     before, newest = steps(copy)
     flip_a_bit_that_matters(copy / "checkpoints", newest)
-    few, *warnings = [line for line in resume(copy, env) if line.startswith("warning")]
+    few, *warnings = [line for line in resume(copy) if line.startswith("warning")]
     assert few == "warning: --seeds: 2 seeds cannot decide any claim; that takes at least 6"
     assert len(warnings) == 1
     assert f"{copy / 'checkpoints' / str(newest)} is damaged (" in warnings[0]
@@ -137,39 +134,35 @@ def test_damaged_newest_checkpoint_of_a_run(copy, env, uninterrupted):
     assert [entry.name for entry in (copy / "damaged").iterdir()] == [str(newest)]
 
 
-def test_checkpoints_of_a_run_of_other_seeds_are_refused(copy, env, tmp_path):
+def test_checkpoints_of_a_run_of_other_seeds_are_refused(copy, tmp_path):
     """Their arrays have the same shapes; the digest of settings and text tells them apart."""
     other = tmp_path / "other"
-    process = start(*SETTINGS, "--seeds", "[5,6]", "--out", other, env=env)
+    process = start(*SETTINGS, "--seeds", "[5,6]", "--out", other, env=ONE_DEVICE)
     assert wait_until(lambda: len(steps(other)) > 1, process)
     process.kill()
     end(process)
     shutil.rmtree(copy / "checkpoints")
     shutil.copytree(other / "checkpoints", copy / "checkpoints")
     before = {name: what for name, what in tree(copy).items() if name.startswith("checkpoints")}
-    ended = end(start("--out", copy, "--resume", env=env))
-    assert ended.status == 2
-    assert len(ended.err.splitlines()) == 1, ended.err
-    assert "belongs to another run (other settings or another text)" in ended.err
+    with pytest.raises(BadInput, match=r"^.*belongs to another run \(other settings or another text\).*$"):
+        run_here(STUDY, "--out", copy, "--resume")
     assert {name: what for name, what in tree(copy).items() if name.startswith("checkpoints")} == before
 
 
-def test_a_finished_run_that_cannot_be_restored_reports_that(tmp_path, env, uninterrupted):
+def test_a_finished_run_that_cannot_be_restored_reports_that(tmp_path, uninterrupted):
     out = shutil.copytree(uninterrupted, tmp_path / "run")
     (out / "metrics.npz").unlink()
     shutil.rmtree(out / "checkpoints")
-    ended = end(start("--out", out, "--resume", env=env))
-    assert ended.status == 2
     message = f"--resume: the run in {out} has finished, and its last checkpoint, from which its files could be written again, "
-    assert f"{message}is missing" in ended.err
-    assert len(ended.err.splitlines()) == 1, ended.err
+    with pytest.raises(BadInput, match=f"^{re.escape(message)}is missing.*$"):
+        run_here(STUDY, "--out", out, "--resume")
 
 
-def test_all_checkpoints_of_a_run_damaged(copy, env, uninterrupted):
+def test_all_checkpoints_of_a_run_damaged(copy, uninterrupted):
     damaged = steps(copy)
     for step in damaged:
         largest(copy / "checkpoints" / str(step)).unlink()
-    printed = resume(copy, env, *SETTINGS)
+    printed = resume(copy, *SETTINGS)
     assert len([line for line in printed if "is damaged" in line]) == len(damaged) == 2
     assert len([line for line in printed if "starting at step 0" in line]) == 1
     assert_same_result(copy, uninterrupted)

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import difflib
 import errno
+import gc
 import logging
 import math
 import os
@@ -532,6 +533,7 @@ def run_main(main: Callable[[list[str]], int]) -> NoReturn:
     Both are reported in one line on standard error; only errors in tiejax itself show a traceback. It is an error of the
     operating system if output cannot be written, because standard output is closed or its reader has exited.
     """
+    gc.set_threshold(50_000)  # imports and tracing leave few cycles; by default a short run is an eighth slower
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns in several lines if it cannot write its cache
     os.environ["MPLBACKEND"] = "agg"  # figures are only written to files; matplotlib cannot be imported with an unknown one
     _open_standard_error()

@@ -72,18 +72,16 @@ def test_run_writes_its_files(run):
     assert {path.stem for path in (run / "figures").glob("*.png")} == FIGURES
     assert not list((run / "checkpoints").iterdir())
     found, results = metrics(run), results_of(run)
-    assert found["shapes"].tolist() == ["coupled", "out-4", "out-16", "dropped"]
+    assert found["shapes"].tolist() == ["coupled", "out-4", "out-16"]
     assert found["validation_step"].tolist() == [0, 6, 12]
-    assert found["validation_loss"].shape == (4, 2, 3)
-    assert found["record_loss"].shape == (4, 2, 4)
+    assert found["validation_loss"].shape == (3, 2, 3)
+    assert found["record_loss"].shape == (3, 2, 4)
     assert (results["seeds"], results["tuning_seeds"]) == ([0, 1], [1000, 1001])
     assert results["tasks"]["tags"]["labels"] == ["DET", "NOUN", "VERB"]
     assert list(results["dropped"]["coupled"]) == ["1"]
     scores = results["scores"]["tags"]["out-16"]
     assert set(scores) == {"pretrained", "control"}
     assert all(0 <= value <= 1 for values in scores["pretrained"].values() for value in values)
-    assert results["shapes"]["dropped"]["drop"] == 1
-    assert list(results["dropped"]["dropped"]) == ["1"]
     assert np.shape(results["retrieval"]["out-16"]["held_out"]["pretrained"]) == (2, 3)
     assert set(results["similarity"]["coupled"]) == {"input", "input_interval"}
     assert "output" in results["similarity"]["out-4"]
@@ -184,15 +182,17 @@ def test_the_grid_of_rates_is_continued_while_its_end_wins(run):
 
 
 def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
-    """A model pre-trained by the study is fine-tuned and probed as a checkpoint."""
+    """A model pre-trained by the study is fine-tuned, at a single rate, and probed as a checkpoint."""
     out = folder / "started"
     line = arguments(folder, "--out", out, *probes(folder), "--start", run / "models" / "out-4" / "seed-1", tasks=("tags",))
+    line += ["--fine_tuning_rates", "[.01]", "--drop_task", "none"]
     at = line.index("--shapes")
     ended = end(start(*line[2:at], *line[at + 4 :], script=SCRIPT), timeout=900)
     assert (ended.status, ended.err) == (0, "")
     results = results_of(out)
     assert list(results["shapes"]) == ["checkpoint"]
     assert set(results["scores"]["tags"]["checkpoint"]) == {"pretrained", "control"}
+    assert not results["dropped"]["checkpoint"]
     before = results_of(run)["similarity"]["out-4"]
     # Words are filtered by their occurrences in the training text, which is unknown for a checkpoint.
     assert results["similarity"]["checkpoint"]["input"][0] == pytest.approx(results["similarity"]["checkpoint"]["input"][1])
@@ -204,11 +204,11 @@ def test_a_checkpoint_is_fine_tuned_and_probed(run, folder):
 
 
 def cipher_line(folder, out):
-    """Return the arguments of a run of one shape on text in two languages."""
-    shapes = "{coupled: {embed_in: 8, embed_out: 8, width: 8, layers: 2, heads: 2, coupled: true}}"
+    """Return the arguments of a run of one shape, of which a layer is dropped, on text in two languages."""
+    shapes = "{coupled: {embed_in: 8, embed_out: 8, width: 8, layers: 3, heads: 2, coupled: true, drop: 1}}"
     line = arguments(folder, "--out", out, "--cipher", "true", "--parallel", f"[{folder}/first.txt]", "--layer_mix", "false")
     line[line.index("--shapes") + 1] = shapes
-    return [*line, "--drop_task", "none", "--checkpoint_every", ".001"]
+    return [*line, "--checkpoint_every", ".001"]
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,8 @@ def test_run_with_a_cipher(with_cipher):
     assert {"test_accuracy", "test_cipher_accuracy", "development_cipher_macro_f1"} <= set(scores)
     assert {row["id"] for row in results["claims"]} == {"pretraining/score", "zero-shot/pretraining"}
     assert results["retrieval"]["coupled"]["all"]["pretrained"]
-    assert not results["dropped"]["coupled"]
+    assert results["shapes"]["coupled"]["drop"] == 1
+    assert list(results["dropped"]["coupled"]) == ["1"]
 
 
 def test_killed_run_resumes_bitwise(with_cipher, folder):

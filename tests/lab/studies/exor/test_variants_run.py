@@ -7,7 +7,7 @@ import signal
 import numpy as np
 import pytest
 from damage import steps
-from processes import EXPERIMENTS, assert_refused, command_here, end, start, tree, wait_until
+from processes import EXPERIMENTS, assert_refused, command_here, end, run_here, start, tree, wait_until
 
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.parts import InSeries, _part
@@ -181,22 +181,20 @@ def test_a_variant_of_other_settings_is_not_taken_over(finished, tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Arguments, an environment that keeps compiled programs, and an uninterrupted run of three variants."""
-    out = tmp_path_factory.mktemp("whole")
-    argv = ["--bits", "3", "--layers", "1", "--steps", "2000", "--record_every", "10", "--exact_every", "1000"]
+    """Arguments and an uninterrupted run of three variants, on one device as in other processes below."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    # Dense records make short chunks with a checkpoint after each.
+    argv = ["--bits", "3", "--layers", "1", "--steps", "1000", "--record_every", "2", "--exact_every", "500"]
     argv += ["--seeds", "2", "--variants", "main,dh,no-dh"]
-    env = {"JAX_COMPILATION_CACHE_DIR": str(out / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    ended = end(start(*argv, "--out", out / "run", env=env))
-    assert ended.status == 0, ended.err
-    return argv, env, out / "run"
+    assert run_here(STUDY, *argv, "--out", out).status == 0
+    return argv, out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_run_continues_with_the_first_unfinished_variant(whole, tmp_path, sent):
-    argv, env, complete = whole
+    argv, complete = whole
     out = tmp_path / "run"
-    process = start(*argv, "--checkpoint_every", "0.01", "--out", out, env=env)
+    process = start(*argv, "--checkpoint_every", "0.01", "--out", out, env={"JAX_NUM_CPU_DEVICES": "1"})
     assert wait_until(lambda: len(steps(out / "dh")) > 1, process)
     process.send_signal(sent)
     ended = end(process)
@@ -206,8 +204,8 @@ def test_an_interrupted_run_continues_with_the_first_unfinished_variant(whole, t
     assert not (out / "no-dh").exists()
     kept = tree(out / "main")
 
-    ended = end(start("--out", out, "--resume", env=env))
-    assert ended.status == 0, ended.err
+    ended = run_here(STUDY, "--out", out, "--resume")
+    assert (ended.status, ended.err) == (0, "")
     assert "3 runs of EXor" in ended.out
     assert "2 to be trained" in ended.out
     assert "dh, run 2 of 3: resuming at step" in ended.out

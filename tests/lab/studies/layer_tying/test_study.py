@@ -1,4 +1,7 @@
-"""End-to-end tests of the layer-tying study: its files, and resumption after a kill."""
+"""End-to-end tests of the layer-tying study: its files, and resumption after a kill.
+
+Runs that are neither stopped nor killed train in this process.
+"""
 
 import dataclasses
 import itertools
@@ -16,13 +19,13 @@ import pytest
 import safetensors.numpy
 import tokenizers
 import yaml
-from processes import EXPERIMENTS, end, start, wait_until
+from processes import EXPERIMENTS, end, run_here, start, wait_until
 from stream_runs import corpus_folder, metrics, text_of
 
 from tiejax import training
-from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying import generation, text
 from tiejax.lab.studies.layer_tying.model import build_model, read_weights
 from tiejax.lab.studies.layer_tying.settings import STUDY, Settings
@@ -47,17 +50,22 @@ def arguments(data, *more):
     return [*text_of(data), *SMALL, *map(str, more)]
 
 
+def trained(*argv):
+    """Train a run to its end; return how it ended."""
+    ended = run_here(STUDY, *argv)
+    assert (ended.status, ended.err) == (0, "")
+    return ended
+
+
 def settings_of(run):
     return Settings(**yaml.safe_load((run / "config.yaml").read_text()))
 
 
 @pytest.fixture(scope="module")
 def run(data):
-    """A run of one seed in this process."""
+    """A run of one seed."""
     out = data / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
-        assert entry.main(STUDY, arguments(data, "--out", out, "--quiet")) == 0
+    trained(*arguments(data, "--out", out, "--quiet"))
     return out
 
 
@@ -192,34 +200,49 @@ def test_models_that_cannot_be_read_do_not_cost_the_results(run, tmp_path):
     assert [line.split(":")[0] for line in warnings] == ["agent, seed 0", "untied, seed 0"]
 
 
-def test_masked_models_continue_nothing(data, monkeypatch):
-    monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
+def test_masked_models_continue_nothing(data):
     argv = ["--objective", "masked", "--methods", "[untied]", "--maps", "{}", "--variants", "{}", "--steps", 2]
-    assert entry.main(STUDY, arguments(data, *argv, "--out", data / "masked", "--quiet")) == 0
+    trained(*arguments(data, *argv, "--out", data / "masked", "--quiet"))
     assert "generated" not in json.loads((data / "masked" / "results.json").read_text())
     assert "Continuations" not in (data / "masked" / "report.html").read_text()
 
 
-@pytest.mark.slow
-def test_chosen_rates_train_the_reported_seeds_which_may_grow(data, tmp_path):
-    """A run that chooses among three rates equals one with the chosen rate, bit for bit; a second seed is appended."""
+def two_classes(data, *factors):
+    """Return the arguments of a run that chooses rates for two classes of models."""
     methods = *arguments(data), "--methods", "[untied,all-one]", "--maps", "{}", "--variants", "{}"
-    chosen, fixed = tmp_path / "chosen", tmp_path / "fixed"
-    rates = *methods, "--rates", "[1e-9,1e-2,10e-2]", "--rate_seeds", 1, "--gate", -9, "--out", chosen
-    ended = end(start(*rates, script=SCRIPT))
-    assert ended.status == 0, ended.err
+    return *methods, "--rates", "[1e-9,1e-2,10e-2]", *factors, "--rate_seeds", 1, "--gate", -9
+
+
+@pytest.fixture(scope="module")
+def with_rates(data):
+    """A run that chooses among three rates for each of two classes."""
+    out = data / "rates"
+    trained(*two_classes(data), "--out", out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def with_factors(data):
+    """The same with two factors of the tables' rate: more pairs than are trained in full."""
+    out = data / "factors"
+    trained(*two_classes(data, "--table_factors", "[1,4]"), "--out", out)
+    return out
+
+
+def test_chosen_rates_train_the_reported_seeds_which_may_grow(data, with_rates, tmp_path):
+    """A run that chooses among three rates equals one with the chosen rate, bit for bit; a second seed is appended."""
+    chosen, fixed = shutil.copytree(with_rates, tmp_path / "chosen"), tmp_path / "fixed"
     results = json.loads((chosen / "results.json").read_text())
     assert {name: row["method"] for name, row in results["tuning"].items()} == {"untied": "untied", "looped": "all-one"}
     assert results["tuning_seeds"] == [1000]
     for name, rows in results["tuning"].items():
         assert rows["best"] == results["rates"][name] == rows["rates"][int(np.argmin(np.mean(rows["losses"], axis=1)))]
     assert not list((chosen / "models").glob("*seed1000*"))
-    ended = end(start(*rates, "--seeds", 2, "--resume", script=SCRIPT))
-    assert ended.status == 0, ended.err
+    trained(*two_classes(data), "--out", chosen, "--seeds", 2, "--resume")
+    untuned = *arguments(data), "--maps", "{}", "--variants", "{}"
     for number, method in enumerate(("untied", "all-one")):
         rate = results["rates"][{"untied": "untied", "all-one": "looped"}[method]]
-        argv = *methods, "--methods", f"[{method}]", "--learning_rate", rate, "--seeds", 2, "--overwrite", "--out", fixed
-        assert end(start(*argv, script=SCRIPT)).status == 0
+        trained(*untuned, "--methods", f"[{method}]", "--learning_rate", rate, "--seeds", 2, "--overwrite", "--out", fixed)
         np.testing.assert_array_equal(metrics(chosen)["train_loss"][number], metrics(fixed)["train_loss"][0])
 
 
@@ -227,24 +250,18 @@ def test_the_gate_ends_a_run_before_its_first_seed(data, tmp_path):
     """A lower gate continues the same run; final losses that do not pass leave every claim exploratory."""
     methods = "--methods", "[untied]", "--maps", "{}", "--variants", "{}", "--steps", 2, "--rate_seeds", 1
     argv = *arguments(data, *methods), "--rates", "[1e-3,2e-3]", "--out", tmp_path / "gate"
-    ended = end(start(*argv, script=SCRIPT))
-    assert ended.status == 2
-    (line,) = ended.err.splitlines()
-    assert "--gate: the untied models end with" in line
-    assert "where a bigram model has" in line
+    with pytest.raises(BadInput, match=r"^--gate: the untied models end with .* where a bigram model has .*$"):
+        run_here(STUDY, *argv)
     assert all("rate" in path.name for path in (tmp_path / "gate" / "finished").iterdir())
-    ended = end(start(*argv, "--gate", -9, "--resume", script=SCRIPT))
-    assert (ended.status, ended.err) == (0, "")
+    trained(*argv, "--gate", -9, "--resume")
     untuned = *arguments(data, *methods), "--methods", "[untied,cycle]", "--gate", 0.1, "--out", tmp_path / "end"
-    ended = end(start(*untuned, script=SCRIPT))
-    assert (ended.status, ended.err) == (0, "")
+    trained(*untuned)
     results = json.loads((tmp_path / "end" / "results.json").read_text())
     assert results["gate"]["failed"].startswith("No claim is tested, since the untied models end with")
     assert {row["family"] for row in results["claims"]} == {"exploratory"}
     assert results["gate"]["failed"] in (tmp_path / "end" / "report.html").read_text()
 
 
-@pytest.mark.slow
 def test_chosen_pairs_train_the_reported_seed(data, tmp_path):
     """All pairs of a rate and a factor are screened by one seed with a third of the steps, and the best four trained in full.
 
@@ -253,8 +270,7 @@ def test_chosen_pairs_train_the_reported_seed(data, tmp_path):
     methods = *arguments(data), "--methods", "[untied,agent]", "--maps", "{}", "--variants", "{}"
     rates, factors, classes, out = (1e-3, 1e-2, 2e-2), (1.0, 4.0), ("untied", "agent"), tmp_path / "chosen"
     grid = "--rates", list(rates), "--table_factors", list(factors), "--rate_seeds", 2, "--gate", -9
-    ended = end(start(*methods, *grid, "--out", out, script=SCRIPT))
-    assert ended.status == 0, ended.err
+    ended = trained(*methods, *grid, "--out", out)
     results, files = json.loads((out / "results.json").read_text()), list((out / "finished").iterdir())
     assert list(results["tuning"]) == list(classes)
     short = [path for path in files if "-screen" in path.name]
@@ -275,7 +291,7 @@ def test_chosen_pairs_train_the_reported_seed(data, tmp_path):
         rate, factor = (results["rates"][name], results["table_factors"][name]) if seed == 0 else (1e-2, 4.0)
         pair = "--learning_rate", rate, "--table_rate", factor, "--seeds", [seed], "--steps", 22 if seed == 0 else 7
         fixed = tmp_path / f"fixed{number}"
-        assert end(start(*methods, "--methods", f"[{name}]", *pair, "--out", fixed, script=SCRIPT)).status == 0
+        trained(*methods, "--methods", f"[{name}]", *pair, "--out", fixed)
         tried, found = results["tuning"][name], metrics(fixed)
         if seed == 0:
             place = metrics(out)["methods"].tolist().index(name)
@@ -285,27 +301,29 @@ def test_chosen_pairs_train_the_reported_seed(data, tmp_path):
             assert tried["screened"][place] == found["validation_loss"].min()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("factors", "finished"),
-    [((), "*.npz"), (("--table_factors", "[1,4]"), "*-screen.npz"), (("--table_factors", "[1,4]"), "*-rate*[0-9].npz")],
-    ids=["rates", "screening", "in full"],
+    ("straight", "factors", "stops"),
+    [
+        ("with_rates", (), ("*.npz",)),
+        # While pairs are screened, and while the best of them are trained in full.
+        ("with_factors", ("--table_factors", "[1,4]"), ("*-screen.npz", "*-rate*[0-9].npz")),
+    ],
+    ids=["rates", "pairs"],
 )
-def test_run_stopped_while_rates_are_tried_resumes_to_the_same_result(factors, finished, data, tmp_path):
+def test_run_stopped_while_rates_are_tried_resumes_to_the_same_result(straight, factors, stops, data, tmp_path, request):
     """The rates that an interrupted run has tried are not tried again; the chosen rates and the models are the same."""
-    methods = *arguments(data), "--methods", "[untied,all-one]", "--maps", "{}", "--variants", "{}"
-    argv = *methods, "--rates", "[1e-3,1e-2,1e-1]", *factors, "--rate_seeds", 1, "--gate", -9
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    assert end(start(*argv, "--out", straight, script=SCRIPT)).status == 0
-    process = start(*argv, "--out", stopped, script=SCRIPT)
-    assert wait_until(lambda: len(list((stopped / "finished").glob(finished))) >= 2, process), process.communicate()
-    process.send_signal(signal.SIGINT)
-    assert end(process).status == 130
-    before = {path: path.stat().st_mtime_ns for path in (stopped / "finished").iterdir()}
-    assert all("rate" in path.name for path in before)
-    assert not list((stopped / "models").glob("*"))  # of tried rates nothing but the losses is kept
-    ended = end(start(*argv, "--out", stopped, "--resume", script=SCRIPT))
-    assert ended.status == 0, ended.err
+    straight, stopped = request.getfixturevalue(straight), tmp_path / "stopped"
+    argv, before = (*two_classes(data, *factors), "--out", stopped), dict[os.PathLike, int]()
+    for finished in stops:
+        process = start(*argv, *["--resume"] * bool(before), script=SCRIPT)
+        assert wait_until(lambda finished=finished: len(list((stopped / "finished").glob(finished))) >= 2, process)
+        process.send_signal(signal.SIGINT)
+        assert end(process).status == 130
+        assert {path: path.stat().st_mtime_ns for path in before} == before
+        before = {path: path.stat().st_mtime_ns for path in (stopped / "finished").iterdir()}
+        assert all("rate" in path.name for path in before)
+        assert not list((stopped / "models").glob("*"))  # of tried rates nothing but the losses is kept
+    trained(*argv, "--resume")
     assert {path: path.stat().st_mtime_ns for path in before} == before
     first, again = (json.loads((out / "results.json").read_text()) for out in (straight, stopped))
     for part in ("rates", "table_factors", "tuning"):
@@ -315,16 +333,14 @@ def test_run_stopped_while_rates_are_tried_resumes_to_the_same_result(factors, f
         np.testing.assert_array_equal(first[name], again[name], err_msg=name)
 
 
-@pytest.mark.slow
 def test_run_until_decided_takes_a_second_look(data, tmp_path):
     """Models of one step decide nothing at ten seeds; the seeds of the second look are trained as in a run of all seeds."""
     low_rank = "{low-rank: {map: cycle, lora_rank: 1, better_than: cycle}}"
     small = "--methods", "[untied,cycle]", "--maps", "{}", "--variants", low_rank
     argv = *arguments(data), *small, "--steps", 1, "--learning_rate", 1e-12
     looking, whole = tmp_path / "looking", tmp_path / "whole"
-    ended = end(start(*argv, "--until", "decided", "--max_seeds", 11, "--out", looking, script=SCRIPT))
-    assert ended.status == 0, ended.err
-    assert end(start(*argv, "--seeds", 11, "--out", whole, script=SCRIPT)).status == 0
+    trained(*argv, "--until", "decided", "--max_seeds", 11, "--out", looking)
+    trained(*argv, "--seeds", 11, "--out", whole)
     results = json.loads((looking / "results.json").read_text())
     assert results["looks"] == {"planned": [10, 11], "done": [10, 11]}
     claim = next(claim for claim in results["claims"] if claim["id"] == "better/low-rank")
@@ -363,7 +379,6 @@ def test_saved_weights_hold_distinct_layers_once_and_give_the_test_loss(run):
     assert found["test_loss"][method, 0] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.slow
 def test_killed_run_resumes_bitwise_on_fewer_devices_without_the_prepared_text(run, data, tmp_path):
     out = tmp_path / "killed"
     argv = arguments(data, "--out", out, "--checkpoint_every", ".01")
@@ -387,7 +402,6 @@ def test_killed_run_resumes_bitwise_on_fewer_devices_without_the_prepared_text(r
         np.testing.assert_array_equal(first[name], again[name], err_msg=name)
 
 
-@pytest.mark.slow
 def test_resumed_run_keeps_its_finished_models(run, data, tmp_path):
     """Seven of eight models of 22 steps are finished: one is trained, and the steps of the others count as done."""
     out = tmp_path / "partly"
@@ -396,22 +410,20 @@ def test_resumed_run_keeps_its_finished_models(run, data, tmp_path):
     file = out / "finished" / "mine-seed0.npz"
     file.write_bytes(file.read_bytes()[:100])
     argv = arguments(data, "--out", out, "--resume")
-    damaged = end(start(*argv, script=SCRIPT))
-    assert damaged.status == 2
-    message = f"layer_tying.py: error: --resume: {file} is damaged; remove it, and that model is trained again"
-    assert damaged.err.splitlines() == [message]
+    message = f"--resume: {file} is damaged; remove it, and that model is trained again"
+    with pytest.raises(BadInput, match=f"^{re.escape(message)}$"):
+        run_here(STUDY, *argv)
     file.unlink()
     other = out / "finished" / "agent-seed0.npz"
     weights = out / "models" / "agent-seed0.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    damaged = end(start(*argv, script=SCRIPT))
     message = f"--resume: {weights} is damaged or missing; remove {other} to train that model again"
-    assert (damaged.status, damaged.err.splitlines()) == (2, [f"layer_tying.py: error: {message}"])
+    with pytest.raises(BadInput, match=f"^{re.escape(message)}$"):
+        run_here(STUDY, *argv)
     weights.write_bytes(content)
     others = {path: path.stat().st_mtime_ns for path in (out / "finished").iterdir()}
-    ended = end(start(*argv, script=SCRIPT))
-    assert ended.status == 0, ended.err
+    ended = trained(*argv)
     # "compiling" is shown until the first step of this process.
     assert 154 < int(re.findall(r"step ([\d,]+) of 176", ended.out)[0]) <= 176
     assert {path: path.stat().st_mtime_ns for path in others} == others
