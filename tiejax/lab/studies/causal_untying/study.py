@@ -1,5 +1,6 @@
 """Causal language models that are tied, untied, or tied and then untied."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -180,7 +181,7 @@ def with_natural_pairs(trainer: Trainer, rates: dict[Class, Pair]) -> tuple[Trai
     measured = trainer.stages.once(natural.STAGE, "natural pairs", lambda: natural.measure(trainer, rates["untied"], number))
     recipe = trainer.recipe
     recorded = recipe._replace(text=recipe.text._replace(natural=natural.pairs_by_list(measured)))
-    return trainer._replace(recipe=recorded), measured
+    return dataclasses.replace(trainer, recipe=recorded), measured
 
 
 def natural_facts(text: Text, measured: Arrays, arrays: Arrays, settings: Settings) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """How the models of a run train: their ensembles, and what judges them at the end."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +24,7 @@ from tiejax.lab.studies.causal_untying.plan import Arm
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.training.optimizer import with_rates
-from tiejax.training.placement import map_members
+from tiejax.training.placement import member_map
 from tiejax.training.sources import ExampleFeed
 
 PyTree = Any
@@ -68,10 +68,11 @@ class Recipe(NamedTuple):
         """Return the optimizer state of members `[seed, 1, ...]` with their learning rates and factors of the tables'."""
         return with_rates(opt_state, *jnp.asarray(rates).T[..., None])
 
-    def judge(self, arm: Arm, params: PyTree) -> Arrays:
-        """Return the sums of the final validation by bucket or kind of choice, `[seed, ...]` (see `Objective.sums`)."""
+    def judge(self, arm: Arm) -> Callable[[PyTree], Arrays]:
+        """Return params -> sums of the final validation by bucket or kind of choice, `[seed, ...]` (see `Objective.sums`)."""
         batches = held_out(self.text, self.settings.batch_size, self.settings.final_blocks)
-        return {name: values[:, 0] for name, values in map_members(self.objective(arm).sums, params, batches).items()}
+        mapped = member_map(self.objective(arm).sums)
+        return lambda params: {name: values[:, 0] for name, values in mapped(params, batches).items()}
 
     def final_loss(self, judged: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the final validation loss `[seed]`, in nats a token."""
