@@ -110,6 +110,34 @@ def test_members_in_blocks_equal_members_in_one_block(at_once):
     assert int(one.members.cursor) == int(other.members.cursor) == 31
 
 
+def test_more_seeds_train_with_the_same_program():
+    """The loss is traced for the first seed only; another ensemble gives the same numbers."""
+    traced = []
+
+    def loss(params, batch, key):
+        traced.append(None)
+        return jnp.sum((params["w"] - 1) ** 2), {}
+
+    ensemble = training.Ensemble(
+        init=lambda key: {"w": jax.random.normal(key, (2,))},
+        sample=lambda seed_key, step, fed: None,
+        loss=loss,
+        optimizer=optax.sgd(0.1),
+        ties=[],
+        arm_ties=np.zeros((1, 0), bool),
+        recorders={},
+        steps=3,
+    )
+    first, number = train(ensemble, [0]), len(traced)
+    second = train(ensemble, [1])
+    assert len(traced) == number > 0
+    alone = train(dataclasses.replace(ensemble), [1])
+    assert len(traced) > number
+    values = [np.asarray(trained.members.state.params["w"]) for trained in (first, second, alone)]
+    np.testing.assert_array_equal(values[1], values[2])
+    assert (values[0] != values[1]).all()
+
+
 def test_each_step_receives_its_draw():
     """A number grows by the draws of its steps, the seed's condition plus the step; a measure adds 1,000 instead of a draw."""
 

@@ -196,6 +196,8 @@ def compile_ensemble(
 ) -> Runner:
     """Compile the chunk of an ensemble for all devices; the cursor to reach is given at run time.
 
+    The ensemble keeps what is compiled, so that more seeds of it, as many at a time, train without another compilation.
+
     Args:
         ensemble: the ensemble.
         seeds: its seeds.
@@ -203,10 +205,13 @@ def compile_ensemble(
         conditions: number of each seed's condition; all 0 by default.
     """
     layout, windows, arguments = _place(ensemble, seeds, members, conditions)
-    platform = jax.default_backend()
-    options = {**XLA_OPTIONS.get(platform, {}), **ensemble.xla_options.get(platform, {})}
-    executable = _trace(ensemble, layout, arguments).lower().compile(options or None)
-    return Runner(ensemble, layout, arguments[0], executable, windows)
+    leaves, structure = jax.tree.flatten(arguments)
+    program = layout, structure, tuple(map(jax.typeof, leaves))
+    if program not in ensemble.programs:
+        platform = jax.default_backend()
+        options = {**XLA_OPTIONS.get(platform, {}), **ensemble.xla_options.get(platform, {})}
+        ensemble.programs[program] = _trace(ensemble, layout, arguments).lower().compile(options or None)
+    return Runner(ensemble, layout, arguments[0], ensemble.programs[program], windows)
 
 
 def trace_ensemble(

@@ -19,6 +19,7 @@ A chunk ends before its record buffers are full and before its window ends. Chec
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -148,6 +149,11 @@ class Ensemble:
         """Whether a device trains its members one after the other, as separate arrays."""
         return isinstance(self.members, Unrolled)
 
+    @functools.cached_property
+    def programs(self) -> dict[Any, Any]:
+        """The chunks compiled so far, by what `compile_ensemble` compiled them for."""
+        return {}
+
     @property
     def every_phase(self) -> Sequence[Phase]:
         """The phase of each arm; by default, its ties are on at all steps."""
@@ -165,7 +171,7 @@ class Ensemble:
             ValueError: if `arm_ties` does not have one column per resolved tie.
             tying.TieError: if the ties do not fit the parameters.
         """
-        number = len(tying.resolve_full(self.ties, self._shapes())) if self.ties else 0
+        number = len(tying.resolve_full(self.ties, self._shapes)) if self.ties else 0
         if self.arm_ties.shape[1] not in (1, number):
             raise ValueError(
                 f"arm_ties: expected one column for each of the {number} resolved ties, or one for all, got "
@@ -174,6 +180,11 @@ class Ensemble:
         if self.start_from is not None:
             return EnsembleState(self.start_from, jnp.int32(0))
         equal = self.arm_ties & np.array([[phase.starts_equal] for phase in self.every_phase])
+        return EnsembleState(self._make(seed_keys(seeds).key, jnp.asarray(equal)), jnp.int32(0))
+
+    @functools.cached_property
+    def _make(self) -> Callable[[jax.Array, jax.Array], TrainState]:
+        """(keys `[seed]`, booleans `[arm, tie]`) -> members; leaves of ties that are on have their source's values."""
         by_use = any(phase.policy == "split" and phase.end < NEVER for phase in self.every_phase)
 
         def member(key: jax.Array, on: jax.Array) -> TrainState:
@@ -182,8 +193,7 @@ class Ensemble:
             use_states = self.optimizer.init(tying.only_tied(params, self.ties)) if by_use else None
             return TrainState(params, self.optimizer.init(params), use_states)
 
-        make = jax.vmap(jax.vmap(member, in_axes=(None, 0)), in_axes=(0, None))
-        return EnsembleState(jax.jit(make)(seed_keys(seeds).key, jnp.asarray(equal)), jnp.int32(0))
+        return jax.jit(jax.vmap(jax.vmap(member, in_axes=(None, 0)), in_axes=(0, None)))
 
     def check(self, members: EnsembleState) -> None:
         """Check that the leaves of every tie that is on are bitwise equal.
@@ -305,14 +315,15 @@ class Ensemble:
         """Return the whole parameters of a member from this device's parts."""
         if self.devices == 1:  # skips tracing `init` for the shapes
             return params
-        return gather(params, self._shapes(), self.devices)
+        return gather(params, self._shapes, self.devices)
 
     def _squares(self, grads: PyTree) -> PyTree:
         """Return the sum of squares of each leaf of a member's gradients from this device's parts."""
         if self.devices == 1:
             return tying.leaf_squares(grads)
-        return leaf_squares(grads, self._shapes(), self.devices)
+        return leaf_squares(grads, self._shapes, self.devices)
 
+    @functools.cached_property
     def _shapes(self) -> PyTree:
         """Return the shapes of a member's whole parameters."""
         if self.start_from is None:

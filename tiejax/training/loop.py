@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from tiejax.training import cluster
 from tiejax.training.checkpoint import Checkpoints, pack, unpack
@@ -15,6 +16,7 @@ from tiejax.training.ensemble import Ensemble
 from tiejax.training.keys import check_seeds
 from tiejax.training.members import EnsembleState
 from tiejax.training.records import RecordFiles, Records, RecordsInMemory
+from tiejax.training.step import TrainState
 
 
 class Chunk(NamedTuple):
@@ -117,6 +119,7 @@ class Training:
         conditions: number of each seed's condition; all 0 by default.
         records_on_disk: hold records in files next to the checkpoints, and return memory-mapped arrays. In a run of several
             processes, the argument of the first counts for all, and only the first has records.
+        start: members `[seed, arm]` to start from, instead of those of `Ensemble.start`.
 
     Raises:
         ValueError: if seeds or conditions are invalid or a seed is repeated, or `records_on_disk` is given without
@@ -132,13 +135,14 @@ class Training:
         resume: bool = False,
         conditions: Sequence[int] | None = None,
         records_on_disk: bool = False,
+        start: TrainState | None = None,
     ) -> None:
         check_seeds(seeds, conditions)
         self.ensemble, self._seeds, self._conditions, self._checkpoints = ensemble, seeds, conditions, checkpoints
         on_disk, somewhere = cluster.agree([records_on_disk, checkpoints is not None])[0]
         if on_disk and not somewhere:
             raise ValueError("records_on_disk: requires checkpoints, next to which the files are written")
-        self._members = ensemble.start(seeds)
+        self._members = ensemble.start(seeds) if start is None else EnsembleState(start, jnp.int32(0))
         found: Records = {}
         restored = _restored(self._members, checkpoints, bool(on_disk)) if resume else None
         if restored is not None:

@@ -180,21 +180,34 @@ def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, s
     Returns:
         The results as numpy arrays `[seed, arm, ...]`.
     """
-    seeds = len(jax.tree.leaves(members)[0])
-    layout = Layout.over_all_devices(seeds, devices_each)
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), members)
-    specs, everywhere = layout.specs(members), PartitionSpec()
+    return member_map(function, devices_each)(members, shared)
 
-    def map_one(member: PyTree, shared: PyTree) -> PyTree:
-        whole = gather(member, shapes, devices_each) if devices_each > 1 else member
-        with products_in("highest"):
-            return function(whole, shared)
 
-    def map_on_device(members: PyTree, shared: PyTree) -> PyTree:
-        return jax.lax.map(lambda arms: jax.lax.map(lambda member: map_one(member, shared), arms), members)
+def member_map(function: Callable[[PyTree, PyTree], PyTree], devices_each: int = 1) -> Callable[[PyTree, PyTree], PyTree]:
+    """Return `map_members` of a function, (members, shared) -> results, which is compiled once for all calls with one form."""
+    everywhere = PartitionSpec()
 
-    mapped = jax.shard_map(
-        map_on_device, mesh=layout.mesh, in_specs=(specs, everywhere), out_specs=PartitionSpec(SEEDS), check_vma=False
-    )
-    results = cluster.collect(jax.jit(mapped)(layout.place(members, specs), shared))
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:seeds], results)
+    @jax.jit
+    def on_mesh(members: PyTree, shared: PyTree) -> PyTree:
+        layout = Layout.over_all_devices(len(jax.tree.leaves(members)[0]), devices_each)
+        shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), members)
+
+        def map_one(member: PyTree, shared: PyTree) -> PyTree:
+            whole = gather(member, shapes, devices_each) if devices_each > 1 else member
+            with products_in("highest"):
+                return function(whole, shared)
+
+        def map_on_device(members: PyTree, shared: PyTree) -> PyTree:
+            return jax.lax.map(lambda arms: jax.lax.map(lambda member: map_one(member, shared), arms), members)
+
+        in_specs, out_specs = (layout.specs(members), everywhere), PartitionSpec(SEEDS)
+        mapped = jax.shard_map(map_on_device, mesh=layout.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+        return mapped(members, shared)
+
+    def on_devices(members: PyTree, shared: PyTree) -> PyTree:
+        seeds = len(jax.tree.leaves(members)[0])
+        layout = Layout.over_all_devices(seeds, devices_each)
+        results = cluster.collect(on_mesh(layout.place(members, layout.specs(members)), shared))
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[:seeds], results)
+
+    return on_devices

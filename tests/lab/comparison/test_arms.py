@@ -1,11 +1,14 @@
 """Names, forks and learning rates of arms."""
 
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 
 from tiejax.lab import tie_at, tied, untie_at, untied
+from tiejax.lab.comparison.arms import Arm, Change
 from tiejax.lab.comparison.study import on_records
+from tiejax.lab.comparison.training import Trainer
 
 
 def test_an_arm_that_changes_continues_the_other():
@@ -27,3 +30,17 @@ def test_forks_are_at_records(steps, every, expected):
     (moved,) = on_records([untie_at(2 / 3)], steps, every)
     assert moved.name == "untie-2/3"
     assert moved.fork * steps == (expected or 1)  # after at least one step
+
+
+def test_arms_that_train_alike_share_programs():
+    """Whatever they started from; other ties, another end and another rate of a table are other programs."""
+    recipe = SimpleNamespace(ensemble=lambda *given: list(given), judge=lambda arm: [arm])
+    trainer, half = Trainer(recipe, 60, None), Fraction(1, 2)
+    changed = Arm("fast", False, fork=half, parent="tied", change=Change(rate=4.0))
+    alike = [untied, untie_at(half), untie_at(half, "zero", "source"), Arm("part", False, end=half, compared=False)]
+    other = [tied, Arm("short", False, end=half), changed]
+    for kept in (trainer.judge, lambda arm: trainer.ensemble(arm, 30, 60)):
+        assert len({id(kept(arm)) for arm in alike}) == 1
+        assert len({id(kept(arm)) for arm in [untied, *other]}) == 4
+    assert trainer.ensemble(tied, 0, 30) is not trainer.ensemble(tied, 30, 60)
+    assert trainer.ensemble(tied, 0, 30)[1:] == [0, 30, 60]

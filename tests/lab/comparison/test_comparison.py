@@ -12,7 +12,7 @@ import numpy as np
 import optax
 import pytest
 from comparison_model import ARGUMENTS, comparison, init, loss
-from processes import end, processes_of_one_run, start_python, wait_until
+from processes import end, processes_of_one_run, start, wait_until
 
 from tiejax import Tie
 from tiejax.lab import tied, untie_at, untied
@@ -26,6 +26,9 @@ from tiejax.lab.settings.shared import with_defaults
 from tiejax.statistics.claims import Claim
 from tiejax.training.keys import stream
 from tiejax.training.sources import ExampleFeed
+
+FILE = Path(comparison_model.__file__)
+TWO_DEVICES = {"JAX_NUM_CPU_DEVICES": "2"}
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +83,12 @@ REFUSED = [
 def test_a_wrong_argument_is_named_and_nothing_is_written(changes, words, tmp_path):
     with pytest.raises(ValueError, match=words):
         comparison(**changes).run(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_number_of_devices_that_are_missing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"^--mesh: expected a divisor of the number of devices, 1, got 3$"):
+        comparison().run(tmp_path / "out", mesh=3)
     assert not (tmp_path / "out").exists()
 
 
@@ -159,18 +168,24 @@ def test_arms_are_models_trained_by_hand(outcome):
     folder = outcome.report.parent
     rates = json.loads((folder / "results.json").read_text())["rates"]
     window = next(ExampleFeed(ARGUMENTS["training"], 8).open([(1, 0)], range(1), 1, 0))
+    tokens, following = (jnp.asarray(window[name][0]) for name in ("tokens", "next"))
     key = jax.random.key(1)
     for place, arm in enumerate(("tied", "untied")):
         full = init(stream(key, "init"))
         params = {name: leaf for name, leaf in full.items() if arm == "untied" or name != "head"}
         optimizer = optax.adamw(lambda step, rate=rates[arm][0]: rate * warm_up_constant_decay(step, 60))
         state = optimizer.init(params)
-        for step in range(60):
-            batch = jax.tree.map(lambda leaf, step=step: leaf[0, step], window)
+
+        @jax.jit
+        def trained(params, state, step, optimizer=optimizer):
+            batch = {"tokens": tokens[step], "next": following[step]}
             dropout = jax.random.fold_in(stream(key, "dropout"), step)
-            grads = jax.grad(lambda params, batch=batch, dropout=dropout: loss(with_head(params), batch, dropout))(params)
+            grads = jax.grad(lambda params: loss(with_head(params), batch, dropout))(params)
             updates, state = optimizer.update(grads, state, params)
-            params = optax.apply_updates(params, updates)
+            return optax.apply_updates(params, updates), state
+
+        for step in range(60):
+            params, state = trained(params, state, step)
         expected = float(loss(with_head(params), ARGUMENTS["held_out"], None))
         np.testing.assert_allclose(outcome.final[place, 1], expected, rtol=1e-3)  # of 60 steps in float32
 
@@ -192,37 +207,46 @@ def test_two_learning_rates_and_a_function_of_batches(tmp_path):
     assert found.final.shape == (2, 1)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of one process with two devices."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    ended = end(start("--out", out, script=FILE, env=TWO_DEVICES))
+    assert ended.status == 0, ended.err
+    return out
+
+
 @pytest.mark.slow
-def test_killed_and_resumed_anywhere(outcome, tmp_path):
-    """A process of its own, with one device a core, against another that is killed twice."""
-    file = Path(comparison_model.__file__)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    end(start_python(file, "--out", whole))
+def test_killed_and_resumed_anywhere(whole, tmp_path):
+    """A process is killed twice, and more seeds are appended to the run when it has ended."""
+    killed = tmp_path / "killed"
+
+    def started(*flags):
+        return start("--out", killed, *flags, script=FILE, env=TWO_DEVICES)
+
     for stage in ("rate.", "tied"):
-        process = start_python(file, "--out", killed, "--checkpoint_every", "0.1", *(["--resume"] if killed.exists() else []))
+        process = started("--checkpoint_every", "0.1", *(["--resume"] if killed.exists() else []))
         wait_until(lambda stage=stage: [*(killed / "finished").glob(f"{stage}*")], process)
         process.kill()
         end(process)
-    end(start_python(file, "--out", killed, "--resume"))
+    end(started("--resume"))
     one, other = (json.loads((folder / "results.json").read_text()) for folder in (whole, killed))
     assert one["arms"] == other["arms"]
     assert one["tuning"] == other["tuning"]
-    end(start_python(file, "--out", killed, "--resume", "--seeds", "3"))
+    end(started("--resume", "--seeds", "3"))
     more = json.loads((killed / "results.json").read_text())
     assert more["seeds"] == [0, 1, 2]
     assert [row["loss"][:2] for row in more["arms"].values()] == [row["loss"] for row in one["arms"].values()]
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_does_and_one_resumes_what_they_leave(tmp_path):
-    file, folders = Path(comparison_model.__file__), [tmp_path / name for name in ("one", "two", "killed")]
+def test_two_processes_train_as_one_does_and_one_resumes_what_they_leave(whole, tmp_path):
+    folders = [whole, tmp_path / "two", tmp_path / "killed"]
 
     def both(out):
         each = ({**variables, "JAX_NUM_CPU_DEVICES": "1"} for variables in processes_of_one_run(2))
-        return [start_python(file, "--out", out, "--checkpoint_every", "0.1", env=variables) for variables in each]
+        return [start("--out", out, "--checkpoint_every", "0.1", script=FILE, env=variables) for variables in each]
 
-    ended = end(start_python(file, "--out", folders[0], env={"JAX_NUM_CPU_DEVICES": "2"}))
-    assert ended.status == 0, ended.err
     first, second = (end(process) for process in both(folders[1]))
     assert (first.status, second.status) == (0, 0), first.err + second.err
     assert "2 x cpu" in first.out
@@ -232,7 +256,7 @@ def test_two_processes_train_as_one_does_and_one_resumes_what_they_leave(tmp_pat
     second.kill()
     assert end(second).status == -signal.SIGKILL
     assert end(first).status not in (0, None)
-    ended = end(start_python(file, "--out", folders[2], "--resume", env={"JAX_NUM_CPU_DEVICES": "2"}))
+    ended = end(start("--out", folders[2], "--resume", script=FILE, env=TWO_DEVICES))
     assert ended.status == 0, ended.err
     one, *others = (json.loads((folder / "results.json").read_text()) for folder in folders)
     for other in others:
@@ -301,19 +325,14 @@ def test_a_study_in_one_file(tmp_path, capsys):
 @pytest.mark.slow
 def test_two_devices_train_a_model_as_one_does(tmp_path):
     """Each on half of a batch."""
-    file, flags = Path(comparison_model.__file__), ("--rates", "[0.1]", "--seeds", "1")
-    ended = end(start_python(file, *flags, "--out", tmp_path / "one", env={"JAX_NUM_CPU_DEVICES": "1", "KEPT": "1"}))
-    assert ended.status == 0, ended.err
-    ended = end(
-        start_python(file, *flags, "--out", tmp_path / "two", "--mesh", "2", env={"JAX_NUM_CPU_DEVICES": "2", "KEPT": "1"})
-    )
-    assert ended.status == 0, ended.err
+    for out, devices in (("one", 1), ("two", 2)):
+        flags = ("--rates", "[0.1]", "--seeds", "1", "--mesh", devices, "--out", tmp_path / out)
+        ended = end(start(*flags, script=FILE, env={"JAX_NUM_CPU_DEVICES": str(devices), "KEPT": "1"}))
+        assert ended.status == 0, ended.err
     with np.load(tmp_path / "one" / "metrics.npz") as one, np.load(tmp_path / "two" / "metrics.npz") as two:
         assert one.keys() == two.keys()
         for name in one:
             np.testing.assert_allclose(two[name], one[name], rtol=2e-3, atol=2e-3, err_msg=name)
-    ended = end(start_python(file, "--out", tmp_path / "three", "--mesh", "3"))
-    assert (ended.status, "--mesh: expected a divisor of the number of devices" in ended.err) == (2, True)
 
 
 @pytest.mark.slow

@@ -62,6 +62,13 @@ class Arm:
         return self.end if self.compared else Fraction(1)
 
     @property
+    def trained(self) -> "Arm":
+        """The arm with what its training steps depend on, and nothing of how it starts: arms that share it share programs."""
+        change = COPY if self.change.rate == 1 else self.change._replace(policy=COPY.policy)
+        alike = dataclasses.replace(self, name="", equal=True, fork=None, parent=None, by_use=False, rates=None)
+        return dataclasses.replace(alike, change=change, end=self.horizon, compared=True)
+
+    @property
     def rate_of(self) -> Class:
         """The class of arms whose learning rate it has: that of its parent, if it has one."""
         return self.rates or ("tied" if self.tied or self.parent else "untied")

@@ -14,7 +14,7 @@ from tiejax.lab.comparison.data import Data, length_of
 from tiejax.lab.comparison.optimizer import Schedule, put_rates, with_own_rates
 from tiejax.lab.comparison.training import Arrays
 from tiejax.training.choices import Precision
-from tiejax.training.placement import DATA, map_members, total
+from tiejax.training.placement import DATA, member_map, total
 from tiejax.tying.tie import adjoint_transform, apply_transform, leaves_by_path
 
 PyTree = Any
@@ -71,14 +71,15 @@ class Recipe(NamedTuple):
         """Return the optimizer state of members `[seed, 1, ...]` with the learning rates of each seed."""
         return put_rates(opt_state, rates)
 
-    def judge(self, arm: Arm, params: PyTree) -> Arrays:
-        """Return the mean loss of all held-out examples, `[seed]`."""
-        whole, rest = self.data.batches()
+    def judge(self, arm: Arm) -> Callable[[PyTree], Arrays]:
+        """Return params -> the mean loss of all held-out examples, `[seed]`."""
+        held_out = self.data.batches()
 
         def of_member(member: PyTree, shared: tuple[PyTree, PyTree | None]) -> dict[str, jax.Array]:
             return {FINAL: self._mean(member, *shared)}
 
-        return {name: values[:, 0] for name, values in map_members(of_member, params, (whole, rest), self.devices).items()}
+        mapped = member_map(of_member, self.devices)
+        return lambda params: {name: values[:, 0] for name, values in mapped(params, held_out).items()}
 
     def final_loss(self, judged: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the final held-out loss `[seed]`."""

@@ -42,22 +42,29 @@ class Recipe(Protocol):
     def ensemble(self, arm: Any, first: int, last: int, steps: int) -> training.Ensemble:
         """Return the ensemble that trains an arm for the steps first, ..., last - 1 of a run of `steps` steps.
 
-        It counts its steps from 0. Its optimizer state has the same leaves for all arms, so that a child can continue the state
-        of its parent.
+        It depends on no more of the arm than `Arm.trained`, and counts its steps from 0. Its optimizer state has the same
+        leaves for all arms, so that a child can continue the state of its parent.
         """
 
     def with_rates(self, opt_state: PyTree, rates: Sequence[Rate]) -> PyTree:
         """Return the optimizer state of members `[seed, 1, ...]` with the learning rates of each seed."""
 
-    def judge(self, arm: Any, params: PyTree) -> Arrays:
-        """Return what the final loss is computed from, `[seed, ...]`; params: of trained members, `[seed, 1, ...]`."""
+    def judge(self, arm: Any) -> Callable[[PyTree], Arrays]:
+        """Return params -> what the final loss is computed from, `[seed, ...]`; params: of trained members, `[seed, 1, ...]`.
+
+        It depends on no more of the arm than `Arm.trained`.
+        """
 
     def final_loss(self, judged: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the final loss `[seed]` from the arrays of `judge`."""
 
 
-class Trainer(NamedTuple):
-    """What training needs: the recipe, the number of steps of a whole run, and the run's stages."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trainer:
+    """What training needs: the recipe, the number of steps of a whole run, and the run's stages.
+
+    Blocks of seeds, learning rates and arms that train alike share an ensemble, and so its compiled programs.
+    """
 
     recipe: Any
     steps: int
@@ -65,8 +72,19 @@ class Trainer(NamedTuple):
 
     def ensemble(self, arm: Arm, first: int, last: int) -> training.Ensemble:
         """Return the ensemble that trains an arm for the steps first, ..., last - 1 of the run."""
-        found: training.Ensemble = self.recipe.ensemble(arm, first, last, self.steps)
-        return found
+        return self._ensemble(arm.trained, first, last)
+
+    @functools.cached_property
+    def _ensemble(self) -> Callable[[Arm, int, int], training.Ensemble]:
+        return functools.cache(lambda arm, first, last: self.recipe.ensemble(arm, first, last, self.steps))
+
+    def judge(self, arm: Arm) -> Callable[[PyTree], Arrays]:
+        """Return parameters of an arm's trained members -> what their final loss is computed from."""
+        return self._judge(arm.trained)
+
+    @functools.cached_property
+    def _judge(self) -> Callable[[Arm], Callable[[PyTree], Arrays]]:
+        return functools.cache(self.recipe.judge)
 
     def first_state(self, arm: Arm, members: Members) -> TrainState:
         """Return the state of an arm's models before their first step, `[seed, 1, ...]`."""
@@ -94,14 +112,14 @@ class Trainer(NamedTuple):
             state = from_arrays(before, jax.eval_shape(lambda: self.first_state(parent, members)), STATE)
         if parent is not arm:
             state = self.changed(arm, parent, state)
-        ensemble = dataclasses.replace(self.ensemble(arm, first, last), start_from=state)
         different = list(dict.fromkeys(members.rates))
         conditions = [different.index(rate) for rate in members.rates]
-        trained = self.stages.train(stage, ensemble, members.seeds, conditions, first=first)
+        ensemble = self.ensemble(arm, first, last)
+        trained = self.stages.train(stage, ensemble, members.seeds, conditions, first=first, start=state)
         arrays = records_of(trained.records, first)
         final = trained.members.state
         if segment.final:
-            arrays |= self.recipe.judge(arm, final.params)
+            arrays |= self.judge(arm)(final.params)
         return arrays | (to_arrays(final, STATE) if keep else {})
 
     def changed(self, arm: Arm, parent: Arm, state: TrainState) -> TrainState:
@@ -341,9 +359,10 @@ def tune(trainer: Trainer, tuning: Tuning) -> Tried:
     """Choose learning rates by the final loss on the tuning seeds (`choose_rates`)."""
     segment = tuning_segment(tuning.arm)
     parts: dict[Pair, list[Arrays]] = {}
+    screening = dataclasses.replace(trainer, steps=short_of(trainer.steps))
 
     def losses_at(pairs: Sequence[Pair], short: bool = False) -> np.ndarray:
-        of_runs = trainer._replace(steps=short_of(trainer.steps)) if short else trainer
+        of_runs = screening if short else trainer
         if not short:
             trainer.stages.costs.pop(tuning.in_full, None)
         blocks = tuning.blocks(pairs, short)

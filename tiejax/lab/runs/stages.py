@@ -21,6 +21,7 @@ from tiejax.training.checkpoint import CheckpointMismatch
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.loop import Trained, Training
 from tiejax.training.records import Records
+from tiejax.training.step import TrainState
 
 Arrays = Mapping[str, np.ndarray]
 FINISHED = "finished"  # folder of the results of stages
@@ -127,11 +128,13 @@ class Stages:
         arms: Sequence[str] = ("",),
         names: Sequence[str] | None = None,
         first: int = 0,
+        start: TrainState | None = None,
     ) -> Trained:
         """Train an ensemble within a stage, from the last checkpoint of the stage if the run is resumed.
 
         arms: names of the arms, if there are several. names: names of the members of each arm, where seed and condition do not
         serve as such. first: the step of the run at which the stage begins.
+        start: the members to start from (see `Training`).
 
         Raises Stopped after writing a checkpoint if the run is asked to stop, BadInput if a checkpoint does not match.
         """
@@ -140,7 +143,7 @@ class Stages:
             checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
 
         def work() -> Trained:
-            training = Training(ensemble, seeds, checkpoints, self._resume, conditions)
+            training = Training(ensemble, seeds, checkpoints, self._resume, conditions, start=start)
             arm_names = [f"{name}/{arm}" if arm else name for arm in arms]
 
             def track(records: Records) -> None:

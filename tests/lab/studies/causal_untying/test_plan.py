@@ -101,3 +101,18 @@ def test_exploratory_arms_follow_their_parents():
     assert segments["explore-split"].after is segments["explore-by-use.0"]
     with_more, primary = (sum(costs_of(segments_of(some), [0]).values()) for some in (arms, arms[:6]))
     assert with_more - primary == pytest.approx(4 / 3 + 1 + 4 / 3 + 1 + 1 / 3 + 1 + 2 * 5 / 6)
+
+
+def test_arms_that_share_programs():
+    """They differ only in how they start; all others differ in their models, optimizers or ties."""
+    by_program: dict[plan.Arm, list[str]] = {}
+    every_arm = [*plan.arms_of(FORKS[1:], plan.EQUAL, True, LENGTHS[2:]), *plan.exploratory(FORKS[1:])]
+    for arm in every_arm:
+        by_program.setdefault(arm.trained, []).append(arm.name.removeprefix(plan.EXPLORE))
+    assert [names for names in by_program.values() if len(names) > 1] == [
+        ["tied", "by-use", "retie"],
+        ["untie-1/3", "untie-2/3", "never-equal", "never-independent", "zero", "zero-input", "split"],
+        ["never-independent@1/2", "untie-2/3@1/2"],
+        ["untie-2/3-cosine", "never-equal-cosine"],
+        ["bias-late", "bias-never"],
+    ]

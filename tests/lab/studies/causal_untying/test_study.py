@@ -16,11 +16,13 @@ from tiejax.lab.comparison.segments import Segment
 from tiejax.lab.comparison.training import Members, Trainer
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
+from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying import plan, text
 from tiejax.lab.studies.causal_untying.model import Recipe
 from tiejax.lab.studies.causal_untying.page import EXPLORED
 from tiejax.lab.studies.causal_untying.settings import STUDY, Settings
 from tiejax.training.checkpoint import from_arrays, to_arrays
+from tiejax.training.loop import Training
 
 pytestmark = pytest.mark.slow
 SCRIPT = EXPERIMENTS / "causal_untying.py"
@@ -60,10 +62,12 @@ def run(data):
 class NoStages:
     """Trains without a run directory."""
 
-    def train(self, name, ensemble, seeds, conditions, first=0):
-        from tiejax.training.loop import train
-
-        return train(ensemble, seeds, conditions=conditions)
+    def train(self, name, ensemble, seeds, conditions, first, start):
+        training = Training(ensemble, seeds, conditions=conditions, start=start)
+        training.compile()
+        for _ in training.chunks():
+            pass
+        return training.result()
 
 
 def trainer_of(run):
@@ -336,14 +340,12 @@ def test_seeds_are_appended(run, data):
     assert json.loads((run / "results.json").read_text())["seeds"] == [3, 7, 11]
 
 
-def test_the_gate_ends_a_run_before_its_first_seed(data, capsys):
+def test_the_gate_ends_a_run_before_its_first_seed(data):
     out = data / "gate"
     tuned = arguments(data, "--out", out)
     for name in ("--tied_rate", "--untied_rate"):
         place = tuned.index(name)
         del tuned[place : place + 2]
-    ended = end(start(*tuned, "--gate", "9", "--rate_seeds", "1", "--rates", "[.005,.01,.02]", script=SCRIPT))
-    assert ended.status == 2
-    assert "--gate: the tied models end with" in ended.err
-    assert "where a bigram model has" in ended.err
+    with pytest.raises(BadInput, match=r"--gate: the tied models end with .* where a bigram model has"):
+        train_here([*tuned, "--gate", "9", "--rate_seeds", "1", "--rates", "[.005,.01,.02]"])
     assert not list((out / "finished").glob("tied*"))

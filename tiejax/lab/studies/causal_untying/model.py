@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from tiejax.pretraining.loss import Head, predict_slots
 from tiejax.text.blocks import spread
 from tiejax.text.planted_pairs import CHOICES, Choices, choices
 from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer, with_rates
-from tiejax.training.placement import map_members, total
+from tiejax.training.placement import member_map, total
 from tiejax.training.sources import ExampleFeed
 
 PyTree = Any
@@ -299,10 +299,11 @@ class Recipe(NamedTuple):
         """Return the optimizer state of members `[seed, 1, ...]` with their learning rates and factors of the tables'."""
         return with_rates(opt_state, *jnp.asarray(rates).T[..., None])
 
-    def judge(self, arm: Arm, params: PyTree) -> Arrays:
-        """Return the sums of the final validation by bucket or kind of choice, `[seed, ...]` (see `Objective.sums`)."""
+    def judge(self, arm: Arm) -> Callable[[PyTree], Arrays]:
+        """Return params -> sums of the final validation by bucket or kind of choice, `[seed, ...]` (see `Objective.sums`)."""
         batches = held_out(self.text, self.settings.batch_size, self.settings.final_blocks)
-        return {name: values[:, 0] for name, values in map_members(self.objective(arm).sums, params, batches).items()}
+        mapped = member_map(self.objective(arm).sums)
+        return lambda params: {name: values[:, 0] for name, values in mapped(params, batches).items()}
 
     def final_loss(self, judged: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the final validation loss `[seed]`, in nats a token."""

@@ -1,5 +1,6 @@
 """Causal language models that are tied, untied, or tied and then untied."""
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -51,7 +52,7 @@ def run(launched: Launched, console: Console) -> int:
         longest = Trainer(Recipe(settings, text), min(MOST_STEPS, MOST_EPOCHS * len(text.train) // settings.batch_size), stages)
         of_first, probe = costs_of(settings, tunings, parts[:1], block), tuning_arm("untied")
         steps = steps_of(longest, settings, probe, block, of_first, tunings, console, settings.step_unit, by_trigger)
-        trainer = longest._replace(steps=steps)
+        trainer = dataclasses.replace(longest, steps=steps)
         tried = {tuning.kind: tune(trainer, tuning) for tuning in tunings}
         check_tried(settings, tried, lambda seed: loss_of_bigram(settings, text, seed, steps), console)
         rates = rates_of(settings, tried)
@@ -180,7 +181,7 @@ def with_natural_pairs(trainer: Trainer, rates: dict[Class, Pair]) -> tuple[Trai
     measured = trainer.stages.once(natural.STAGE, "natural pairs", lambda: natural.measure(trainer, rates["untied"], number))
     recipe = trainer.recipe
     recorded = recipe._replace(text=recipe.text._replace(natural=natural.pairs_by_list(measured)))
-    return trainer._replace(recipe=recorded), measured
+    return dataclasses.replace(trainer, recipe=recorded), measured
 
 
 def final_losses(arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
