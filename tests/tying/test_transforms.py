@@ -21,9 +21,7 @@ def test_the_transpose_is_its_own_inverse():
 
 
 # A rotation of rows, which is not its own inverse.
-LEFT = Tie(
-    "a", "b", transform=Functions(lambda x: jnp.roll(x, -1, axis=0), lambda x: jnp.roll(x, 1, axis=0), rearranges=True)
-)
+LEFT = Tie("a", "b", transform=Functions(lambda x: jnp.roll(x, -1, axis=0), lambda x: jnp.roll(x, 1, axis=0), rearranges=True))
 
 
 def loss(params):

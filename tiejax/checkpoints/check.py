@@ -230,7 +230,7 @@ def foreign_prefix(checkpoint: Checkpoint) -> str:
     architecture, table = tables.architecture, tables.input or tables.output
     if architecture is None or table is None:
         return ""
-    prefix = extra_prefix(checkpoint, architecture, table)
+    prefix = extra_prefix(architecture, table)
     return "" if prefix == f"{architecture.prefix}." or not architecture.output else prefix
 
 

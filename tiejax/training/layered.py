@@ -16,8 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiejax import tying
 from tiejax.training.choices import Moments, Precision
+from tiejax.training.layered_adamw import LayeredOptimizer
 from tiejax.training.placement import DATA, total
-from tiejax.training.stack import LayeredOptimizer, LayeredState, moved, stack_of, stack_size_of, with_stack
+from tiejax.training.stack import LayeredState, moved, stack_of, stack_size_of, with_stack
 from tiejax.training.step import products_in
 from tiejax.tying.leaves import tree_bytes
 

@@ -1,6 +1,6 @@
 """The transforms that a tie may apply to the source's array.
 
-They are `Transpose`, `Cast`, `Scale`, `Reshape`, `Slice` and `Functions`. A tuple of transforms applies them in order. Each says
+`Transpose`, `Cast`, `Scale`, `Reshape`, `Slice` and `Functions`. A tuple of transforms applies them in order. Each says
 what ties need of it:
 
     apply(x)            the target's array, from the source's

@@ -97,7 +97,7 @@ def called(name: str, wanted: str) -> bool:
     return name == wanted or name.endswith(f".{wanted}")
 
 
-def extra_prefix(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> str:
+def extra_prefix(architecture: Architecture, table: Tensor) -> str:
     """Return what precedes the name that the library gives a table, without parts of wrappers, "" if nothing does.
 
     The name without the prefix of the base model is one of the library's as well.
@@ -114,7 +114,7 @@ def read_by_all(checkpoint: Checkpoint, architecture: Architecture, tables: Sequ
     if len(prefix) == 1:
         return None
     for table in tables:
-        if extra_prefix(checkpoint, architecture, table) == prefix:
+        if extra_prefix(architecture, table) == prefix:
             return f"version 5 of the transformers library removes {prefix} from {table.name}, version 4 does not find it"
     bare = [table for table in tables if plain(table.name) not in architecture.tables]
     based = any(plain(name).startswith(prefix) for name in checkpoint.tensors)
