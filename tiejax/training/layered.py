@@ -33,13 +33,9 @@ def _specs(batch: Any) -> Any:
 
 
 class Size(NamedTuple):
-    """The memory of training with one stack size.
+    """The number of parameters, and the memory of training with one stack size.
 
     Attributes:
-        parameters: number of parameters.
-        parameter_bytes: bytes of the parameters.
-        gradient_bytes: bytes of the gradients.
-        optimizer_bytes: bytes of the optimizer's state.
         peak_bytes: bytes of arguments, results and temporaries of the compiled step.
         move_bytes: the largest total bytes of the states before and after a change of ties from this stack size.
     """
