@@ -48,8 +48,7 @@ from tiejax.models.shapes import PUBLISHED_SHAPES
 from tiejax.pretraining.masked_lm import MaskedLM
 from tiejax.system.visible import cut
 from tiejax.text.masking import MaskedRows, slots_for
-from tiejax.training.chunk import step_on_mesh
-from tiejax.training.placement import DATA, SEEDS
+from tiejax.training.placement import DATA, SEEDS, spec
 from tiejax.tying.layer_ties import fixed_wiring
 
 PyTree = Any
@@ -186,15 +185,20 @@ def traced_step(ensemble: training.Ensemble, devices: Sequence[Any], seeds: int,
     mesh = Mesh(np.asarray(devices).reshape(-1, ensemble.devices), (SEEDS, DATA))
     by_seed = PartitionSpec(SEEDS)
     feed_specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, DATA) if leaf.shape else by_seed, fed)
-    local, state, state_specs = step_on_mesh(ensemble, mesh, seeds, feed_specs)
+    state = jax.eval_shape(lambda: ensemble.start(range(seeds))).state
+    state_specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], ensemble.devices)), state)
 
-    def shaped(leaf: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
+    def step(names: jax.Array, state: PyTree, fed: PyTree) -> PyTree:
+        keys = training.SeedKey(jax.vmap(jax.random.key)(names), jnp.zeros_like(names, jnp.int32))
+        return ensemble.step(keys, state, jnp.int32(0), fed)[0]
+
+    local = jax.shard_map(step, mesh=mesh, in_specs=(by_seed, state_specs, feed_specs), out_specs=state_specs, check_vma=False)
+
+    def shaped(leaf: Any, how: PartitionSpec) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, how))
 
     names = shaped(jax.ShapeDtypeStruct((seeds,), jnp.uint32), by_seed)
-    feed = jax.tree.map(
-        lambda leaf, spec: shaped(jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype), spec), fed, feed_specs
-    )
+    feed = jax.tree.map(lambda leaf, how: shaped(jax.ShapeDtypeStruct((seeds, *leaf.shape), leaf.dtype), how), fed, feed_specs)
     return jax.jit(local, donate_argnums=1).trace(names, jax.tree.map(shaped, state, state_specs), feed)
 
 

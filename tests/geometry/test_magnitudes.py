@@ -33,7 +33,6 @@ def measures(source, target):
     cosines = mapped_cosines(source, target, np.arange(ROWS), (products.source_mean, products.target_mean), maps)
     return [
         *found[:3],
-        *found.left_out.values(),
         *canonical_correlations(source, target),
         *correlations_of(products, (whitening(products.source_gram), whitening(products.target_gram))),
         neighbour_overlap(source, target, k=5, sample=40).estimate,

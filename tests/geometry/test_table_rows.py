@@ -7,11 +7,13 @@ from random_tables import Reader, centred, gaussian, mean_cosine, sampled, share
 from scipy import linalg
 
 from tiejax.geometry import table_rows
-from tiejax.geometry.alignment import alignment
+from tiejax.geometry.alignment import alignment, mapped_cosines
 from tiejax.geometry.cross_products import cross_products
-from tiejax.geometry.linear_maps import canonical_correlations
+from tiejax.geometry.linear_maps import Maps, canonical_correlations
 from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.geometry.norms import norms_and_equality
+
+MEANS, MAPS = (np.zeros(4), np.zeros(4)), Maps(np.eye(4), np.eye(4), np.eye(4))  # of tables of width 4
 
 
 @pytest.mark.slow
@@ -22,7 +24,7 @@ def test_the_block_size_does_not_change_results(monkeypatch):
     def everything():
         found = alignment(source, target)
         return [
-            *found[:3],
+            *found,
             *norms_and_equality(source, target).cosine,
             *canonical_correlations(source, target),
             neighbour_overlap(source, target, k=5, sample=40).estimate,
@@ -63,7 +65,7 @@ def test_tables_that_do_not_fit_raise_value_error():
         canonical_correlations(table, table[:, 0])
     for rows in ([], [3, 3], [5, 2], [-1, 2], [4, 10]):
         with pytest.raises(ValueError, match="ascending, without repeats, from 0 to 9"):
-            alignment(table, table, rows=np.array(rows, int))
+            mapped_cosines(table, table, np.array(rows, int), MEANS, MAPS)
     for k in (0, 10):
         with pytest.raises(ValueError, match="k: expected 1 to 9 neighbours in tables of 10 rows"):
             neighbour_overlap(table, table, k=k)
@@ -78,7 +80,7 @@ def test_an_error_about_a_value_that_is_not_finite_names_its_row(monkeypatch):
     with pytest.raises(ValueError, match="row 7 of a table"):
         alignment(table, spoilt)
     with pytest.raises(ValueError, match="row 7 of a table"):
-        alignment(table, spoilt, rows=np.array([1, 2, 4, 7, 8]))
+        mapped_cosines(table, spoilt, np.array([1, 2, 4, 7, 8]), MEANS, MAPS)
     with pytest.raises(ValueError, match="row 7 of a table"):
         neighbour_overlap(spoilt, table, k=2, sample=3)
 

@@ -20,7 +20,7 @@ from tiejax.checkpoints.hub.locate import (
     wrapped,
     wrapper_of,
 )
-from tiejax.checkpoints.hub.stored import Group, Stored, further_groups, stored_of, stored_tables
+from tiejax.checkpoints.hub.stored import Stored, further_groups, odd_one, stored_of, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
 SHARED = "shared.weight"  # the one table of a tied T5
@@ -211,7 +211,7 @@ def _by_dropped(checkpoint: Checkpoint, architecture: Architecture, table: Tenso
     own = [names for names in architecture.groups if names not in by_flag]
     tables_of = [table, *stored_of(checkpoint, architecture, table, inner)]
     for tensors in (tables_of, *(stored_of(checkpoint, architecture, table, names) for names in own)):
-        if odd := Group(tuple(dict.fromkeys(tensors))).odd():
+        if odd := odd_one(list(dict.fromkeys(tensors))):
             return Judgement("disagrees", f"{tensors[0].name} and {odd.name} differ, but are one tensor in this version", None)
     return None
 
@@ -230,7 +230,7 @@ def foreign_prefix(checkpoint: Checkpoint) -> str:
     architecture, table = tables.architecture, tables.input or tables.output
     if architecture is None or table is None:
         return ""
-    prefix = extra_prefix(checkpoint, architecture, table)
+    prefix = extra_prefix(architecture, table)
     return "" if prefix == f"{architecture.prefix}." or not architecture.output else prefix
 
 
@@ -239,9 +239,9 @@ def _by_further_tensors(
 ) -> Judgement | None:
     """Judge a tied model by the other tensors that its flag makes one; return None if none of them differ."""
     for group in further_groups(checkpoint, architecture, table):
-        if odd := group.odd():
+        if odd := odd_one(group):
             reason = (
-                f"the flag makes {group.tensors[0].name} and {odd.name} one tensor, but both are stored and differ: loaders "
+                f"the flag makes {group[0].name} and {odd.name} one tensor, but both are stored and differ: loaders "
                 "that trust it drop one of them"
             )
             edit: str | None = _set(checkpoint.config, False)

@@ -16,11 +16,10 @@ from tiejax.geometry.table_rows import (
     Table,
     check_rows,
     check_tables,
-    chosen_blocks,
-    chosen_rows,
     exponents,
     read_ahead,
     read_rows,
+    row_blocks,
     row_cosines,
 )
 
@@ -30,19 +29,16 @@ Means = tuple[Float[np.ndarray, " source"], Float[np.ndarray, " target"]]
 class Alignment(NamedTuple):
     """Mean cosine between a token's mapped source row and its target row, for each map.
 
-    A score is None if no token has a cosine under its map, and `identity` also if the widths differ.
-    tokens: number of rows compared. left_out: for each map, the number of rows without a cosine, because one of the two vectors
-    is exactly zero.
+    Tokens for which one of the two vectors is exactly zero have no cosine and are left out. A score is None if no token has a
+    cosine under its map, and `identity` also if the widths differ.
     """
 
     identity: float | None
     procrustes: float | None
     least_squares: float | None
-    tokens: int
-    left_out: dict[str, int]
 
 
-def alignment(source: Table, target: Table, rows: Int[np.ndarray, " tokens"] | None = None) -> Alignment:
+def alignment(source: Table, target: Table) -> Alignment:
     """Return how well the mapped rows of the source point in the direction of the target's rows.
 
         score = mean_i cos(f(x_i), y_i)
@@ -52,14 +48,13 @@ def alignment(source: Table, target: Table, rows: Int[np.ndarray, " tokens"] | N
     is the thin SVD (orthogonal; for different widths, with orthonormal rows or columns). least_squares: W = (X^T X)^+ X^T Y. It
     is fitted to the tokens that it scores, so two independent Gaussian tables score about sqrt(width / (rows - 1)), not 0.
 
-    rows: ascending row numbers to fit and score; None for all. Raises ValueError if the numbers of rows differ.
+    Raises ValueError if the numbers of rows differ.
     """
-    chosen = chosen_rows(source, target, rows)
-    fitted = cross_products(source, target, rows)
+    fitted = cross_products(source, target)
     maps = np.hstack([map_in_float32(each) for each in (orthogonal_map(fitted.cross), least_squares_map(fitted))])
     width = target.shape[1]
     scores: dict[str, list[np.ndarray]] = {"identity": [], "procrustes": [], "least_squares": []}
-    for block in chosen_blocks(chosen, 4 * max(source.shape[1], 2 * width)):
+    for block in row_blocks(fitted.rows, 4 * max(source.shape[1], 2 * width)):
         x, y = read_rows(source, block), read_rows(target, block)
         if source.shape[1] == width:
             scores["identity"].append(row_cosines(x, y))
@@ -67,10 +62,7 @@ def alignment(source: Table, target: Table, rows: Int[np.ndarray, " tokens"] | N
         mapped = x @ maps
         scores["procrustes"].append(row_cosines(mapped[:, :width], y))
         scores["least_squares"].append(row_cosines(mapped[:, width:], y))
-    cosines = {name: np.concatenate(parts) for name, parts in scores.items() if parts}
-    means = {name: _mean(values) for name, values in cosines.items()}
-    left_out = {name: int(np.isnan(values).sum()) for name, values in cosines.items()}
-    return Alignment(means.get("identity"), means["procrustes"], means["least_squares"], fitted.rows, left_out)
+    return Alignment(**{name: _mean(np.concatenate(parts)) if parts else None for name, parts in scores.items()})
 
 
 def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, " tokens"], means: Means, maps: Maps) -> Maps:
@@ -87,10 +79,11 @@ def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, " tokens"
         return [_centred(read_rows(table, chosen), mean) for table, mean in zip((source, target), means, strict=True)]
 
     parts = []
-    for _, (x, y) in read_ahead(read, chosen_blocks(rows, 4 * max(source.shape[1], target.shape[1]))):
+    blocks = (rows[block] for block in row_blocks(len(rows), 4 * max(source.shape[1], target.shape[1])))
+    for _, (x, y) in read_ahead(read, blocks):
         forth = [row_cosines(x @ weight, y) for weight in (weights.procrustes, weights.from_source)]
         parts.append([*forth, row_cosines(y @ weights.from_target, x)])
-    return Maps(*(np.concatenate(blocks) for blocks in zip(*parts, strict=True)))
+    return Maps(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def least_squares_chance(rows: int, width: int) -> float:

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from tiejax.geometry import table_rows
 from tiejax.geometry.products import column_products, has_amx
-from tiejax.geometry.table_rows import BFLOAT16, Table, chosen_blocks, chosen_rows, exponents, read_ahead, stored_rows
+from tiejax.geometry.table_rows import BFLOAT16, Table, check_tables, exponents, read_ahead, row_blocks, stored_rows
 
 # Products of uncentred rows lose precision in columns far from 0, by a factor of (mean / standard deviation)^2, which may reach
 # FAR. Sums in float32 lose precision with their length.
@@ -27,24 +27,24 @@ class CrossProducts(NamedTuple):
     cross: Float[np.ndarray, "source target"]
 
 
-def cross_products(source: Table, target: Table, rows: Int[np.ndarray, " tokens"] | None = None) -> CrossProducts:
+def cross_products(source: Table, target: Table) -> CrossProducts:
     """Compute the cross-products of two tables centred on their means.
 
         X^T Y = sum_b X_b^T Y_b + sum_b n_b (m_b - m) (k_b - k)^T    (Chan, Golub and LeVeque 1983)
 
     X_b and Y_b are the n_b rows of block b minus the block's means m_b and k_b, so tables far from the origin lose no
     precision. Near the origin, bfloat16 rows are multiplied uncentred and n_b m_b k_b^T is subtracted. Products within a block
-    are in float32, sums over blocks in float64. Columns of very small or very large numbers are scaled by powers of two. rows:
-    ascending row numbers to use; None for all. Raises ValueError if the numbers of rows differ or `rows` is invalid.
+    are in float32, sums over blocks in float64. Columns of very small or very large numbers are scaled by powers of two. Raises
+    ValueError if the numbers of rows differ.
     """
-    chosen = chosen_rows(source, target, rows)
+    rows = check_tables(source, target)
     widths = source.shape[1], target.shape[1]
     totals = [np.zeros((widths[i], widths[j])) for i, j in PAIRS]
     counts, uncentred, means = [], [], []
     near = True
     # Four times as many rows as elsewhere, since each block costs a pass over three matrices in float64, but no more than
     # float32 sums can add up accurately.
-    blocks = chosen_blocks(chosen, max(*widths, table_rows.BLOCK_BYTES // max(*widths, MOST_ROWS)))
+    blocks = row_blocks(rows, max(*widths, table_rows.BLOCK_BYTES // max(*widths, MOST_ROWS)))
     for _, (x, y) in read_ahead(lambda block: (stored_rows(source, block), stored_rows(target, block)), blocks):
         powers = [exponents(part, axis=0) for part in (x, y)]
         x, y = (

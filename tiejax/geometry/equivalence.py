@@ -154,7 +154,6 @@ def conditional_distance(
     log_probabilities: Float[np.ndarray, "contexts vocabulary"],
     pair: Pair,
     weight: Float[np.ndarray, " contexts"] | None = None,
-    smallest_share: float = SMALLEST_SHARE,
 ) -> Conditional:
     r"""Return how far two symbols are from being equally likely, in the contexts that ask for one of them.
 
@@ -166,7 +165,7 @@ def conditional_distance(
     weights w_c m_c, because a context in which neither is expected (another bit of EXor, another word of a text) does not
     inform their ratio.
 
-    The symbols of a pair that is never asked for (mean m below `smallest_share` of 2 / vocabulary) count as equally
+    The symbols of a pair that is never asked for (mean m below `SMALLEST_SHARE` of 2 / vocabulary) count as equally
     likely: D_c = 0.
     """
     check_pair(pair, log_probabilities.shape[1])
@@ -174,7 +173,7 @@ def conditional_distance(
     mass = np.exp(chosen).sum(1)
     weight = normalised(weight, len(chosen))
     asked = float(weight @ mass)
-    if asked < smallest_share * 2 / log_probabilities.shape[1] or asked == 0:
+    if asked < SMALLEST_SHARE * 2 / log_probabilities.shape[1] or asked == 0:
         return Conditional(0.0, math.nan, math.nan, asked)
     share, used = weight * mass / asked, weight * mass > 0
     chosen, mass, share = chosen[used], mass[used], share[used]
@@ -217,8 +216,6 @@ def equivalence(
     states: Float[np.ndarray, "contexts width"] | None = None,
     table: Float[np.ndarray, "vocabulary width"] | None = None,
     log_ratios: Mapping[Pair, float | np.ndarray] | None = None,
-    threshold: float = THRESHOLD,
-    block: int = BLOCK,
 ) -> list[dict[str, Any]]:
     """Return all measures of this module for each pair, as plain numbers; None where a measure is not defined.
 
@@ -232,14 +229,14 @@ def equivalence(
     if (states is None) != (table is None):
         raise ValueError("states, table: give both or neither")
     weight = normalised(weight, len(tokens))
-    predicted = predictions(predict, tokens, position, block)
+    predicted = predictions(predict, tokens, position)
     for pair in pairs:
         check_pair(pair, predicted.shape[1])
     rows = []
     for pair in pairs:
-        semantic = semantic_distance(predict, tokens, position, pair, weight, predicted, block)
+        semantic = semantic_distance(predict, tokens, position, pair, weight, predicted)
         conditional = conditional_distance(predicted, pair, weight)
-        row = _distances(pair, semantic, conditional, threshold)
+        row = _distances(pair, semantic, conditional)
         if states is not None and table is not None:
             asking = weight * np.exp(np.asarray(predicted[:, list(pair)], float)).sum(1)
             row |= _output_side(states, table, pair, (log_ratios or {}).get(pair, math.nan), asking)
@@ -247,7 +244,7 @@ def equivalence(
     return rows
 
 
-def _distances(pair: Pair, semantic: Semantic, conditional: Conditional, threshold: float) -> dict[str, Any]:
+def _distances(pair: Pair, semantic: Semantic, conditional: Conditional) -> dict[str, Any]:
     """Return both distances of a pair and its case, by name."""
     distance = semantic.distance if min(semantic.contexts) > 0 else math.nan
     return {
@@ -258,7 +255,7 @@ def _distances(pair: Pair, semantic: Semantic, conditional: Conditional, thresho
         "semantic_distance": semantic.distance,
         "conditional_distance": conditional.distance,
         **{name: getattr(conditional, name) for name in ("log_ratio_mean", "log_ratio_rms", "asked")},
-        **violation(distance, conditional.distance, threshold)._asdict(),
+        **violation(distance, conditional.distance)._asdict(),
     }
 
 

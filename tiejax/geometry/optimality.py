@@ -41,13 +41,12 @@ def optimality_residual(
     pair: Pair,
     log_ratio: float | Float[np.ndarray, " contexts"],
     weight: Float[np.ndarray, " contexts"] | None = None,
-    sure: float = SURE,
 ) -> Residual:
     r"""Return how far the output side is from optimal: |h . (e1 - e2) - ln[p(s1 | rho) / p(s2 | rho)]| over contexts.
 
     It is 0 for an optimal model without output bias. log_ratio: the true log ratio; NaN where a context asks for neither
     symbol. Where it is infinite (one symbol is impossible), no finite model reaches it, and the residual is the shortfall from
-    `sure`: max(0, sure - sign h . (e1 - e2)), with the sign of the true ratio. weight: weights of the contexts (default:
+    `SURE`: max(0, SURE - sign h . (e1 - e2)), with the sign of the true ratio. weight: weights of the contexts (default:
     equal).
 
     For two spellings of the same thing, the residual does not show whether the task is solved, because relative frequencies do
@@ -63,7 +62,7 @@ def optimality_residual(
     logit_gap = np.asarray(states[used], float) @ (np.asarray(table[pair[0]], float) - np.asarray(table[pair[1]], float))
     finite = np.isfinite(truth)
     difference = np.abs(logit_gap - np.where(finite, truth, 0))
-    residual = np.where(finite, difference, np.maximum(0, sure - np.sign(truth) * logit_gap))
+    residual = np.where(finite, difference, np.maximum(0, SURE - np.sign(truth) * logit_gap))
     return Residual(math.sqrt(share @ np.square(residual)), float(share @ residual), float(residual.max()))
 
 

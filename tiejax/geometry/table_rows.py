@@ -65,27 +65,11 @@ def check_rows(chosen: Int[np.ndarray, " rows"], number: int) -> None:
         raise ValueError(f"rows: expected at least one row number, ascending, without repeats, from 0 to {number - 1}")
 
 
-def chosen_rows(first: Table, second: Table, rows: Int[np.ndarray, " tokens"] | None) -> int | Int[np.ndarray, " tokens"]:
-    """Return the given row numbers, or the number of rows of the tables if None; raises ValueError if either is invalid."""
-    number = check_tables(first, second)
-    if rows is None:
-        return number
-    check_rows(rows, number)
-    return rows
-
-
 def row_blocks(number: int, bytes_per_row: int) -> Iterator[slice]:
     """Yield slices that divide `number` rows into blocks of at most `BLOCK_BYTES`, with at least one row each."""
     step = max(BLOCK_BYTES // bytes_per_row, 1)
     for start in range(0, number, step):
         yield slice(start, min(start + step, number))
-
-
-def chosen_blocks(chosen: int | Int[np.ndarray, " tokens"], bytes_per_row: int) -> Iterator[Rows]:
-    """Yield the result of `chosen_rows` in blocks, as `row_blocks` does."""
-    if isinstance(chosen, int):
-        return row_blocks(chosen, bytes_per_row)
-    return (chosen[block] for block in row_blocks(len(chosen), bytes_per_row))
 
 
 def read_ahead(read: Callable[[B], T], blocks: Iterable[B]) -> Iterator[tuple[B, T]]:

@@ -80,14 +80,12 @@ def drop_layers(params: PyTree, number: int) -> PyTree:
     return params | {"encoder": params["encoder"] | {"layers": jax.tree.map(lambda leaf: leaf[: layers - number], stack)}}
 
 
-def count_parameters(
-    shape: Shape, vocabulary: int, max_positions: int = POSITIONS, token_types: int = TOKEN_TYPES
-) -> tuple[int, int]:
+def count_parameters(shape: Shape, vocabulary: int, max_positions: int = POSITIONS) -> tuple[int, int]:
     """Return the numbers of parameters of a shape in pre-training and in fine-tuning, each with the pooler.
 
-    In pre-training a coupled table counts once. Fine-tuning has neither the head nor the dropped layers.
+    In pre-training a coupled table counts once. Fine-tuning has neither the head nor the dropped layers. The pooler is
+    tanh(W h + b) of the first state; published counts include it.
     """
-    encoder = counts.bert_encoder(shape, vocabulary, max_positions, token_types)
-    fine_tuned = counts.bert_fine_tuned(shape, vocabulary, max_positions, token_types)
-    pooler = counts.pooler(shape)
-    return encoder + counts.bert_head(shape, vocabulary) + pooler, fine_tuned + pooler
+    pooler = counts.linear(shape.width, shape.width)
+    whole = counts.bert_encoder(shape, vocabulary, max_positions) + counts.bert_head(shape, vocabulary)
+    return whole + pooler, counts.bert_fine_tuned(shape, vocabulary, max_positions) + pooler

@@ -1,6 +1,6 @@
 """Numbers of parameters in closed form, without loading jax or a model."""
 
-from tiejax.models.shapes import FEED_FORWARD, POSITIONS, TOKEN_TYPES, Shape
+from tiejax.models.shapes import FEED_FORWARD, TOKEN_TYPES, Shape
 
 
 def linear(inputs: int, outputs: int) -> int:
@@ -68,14 +68,9 @@ def mixer(layers: int, width: int, length: int, token_hidden: int, channel_hidde
     return layers * (tokens + channels + 2 * norm(width))
 
 
-def pooler(shape: Shape) -> int:
-    """Return the number of parameters of BERT's pooler, tanh(W h + b) of the first state; published counts include it."""
-    return linear(shape.width, shape.width)
-
-
-def bert_encoder(shape: Shape, vocabulary: int, max_positions: int = POSITIONS, token_types: int = TOKEN_TYPES) -> int:
+def bert_encoder(shape: Shape, vocabulary: int, max_positions: int) -> int:
     """Return the number of parameters of a shape with all layers, without head and pooler."""
-    rows = vocabulary + max_positions + token_types
+    rows = vocabulary + max_positions + TOKEN_TYPES
     projection = linear(shape.embed_in, shape.width) if shape.embed_in != shape.width else 0
     layers = transformer(shape.layers, shape.width, FEED_FORWARD * shape.width)
     return rows * shape.embed_in + norm(shape.embed_in) + projection + layers
@@ -87,7 +82,7 @@ def bert_head(shape: Shape, vocabulary: int) -> int:
     return linear(shape.width, shape.embed_out) + norm(shape.embed_out) + table + vocabulary
 
 
-def bert_fine_tuned(shape: Shape, vocabulary: int, max_positions: int = POSITIONS, token_types: int = TOKEN_TYPES) -> int:
+def bert_fine_tuned(shape: Shape, vocabulary: int, max_positions: int) -> int:
     """Return the number of parameters in fine-tuning, without pooler, head and dropped layers."""
     dropped = transformer(shape.drop, shape.width, FEED_FORWARD * shape.width)
-    return bert_encoder(shape, vocabulary, max_positions, token_types) - dropped
+    return bert_encoder(shape, vocabulary, max_positions) - dropped

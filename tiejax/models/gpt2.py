@@ -35,23 +35,9 @@ def build(
     Tables, positions and kernels start from N(0, .02^2), kernels that add to the residual stream from
     N(0, .02^2 / (2 layers)), biases from 0.
 
-    Args:
-        vocabulary: number of tokens.
-        layers: number of layers.
-        width: width of tables and states.
-        heads: number of attention heads.
-        feed_forward: width of the feed-forward layers.
-        context: number of positions.
-        activation: a key of `transformer.ACTIVATIONS`.
-        dropout: probability of dropout of embeddings and residual updates.
-        attention_dropout: probability of dropping an attention weight (default: `dropout`).
-        causal: a position sees itself and earlier positions only.
-        head_bias: add a bias to the logits, which GPT-2 has not.
-        padding: as in `LanguageModel`.
-        dtype: dtype of the computation (default: that of the parameters).
-        embed_width: width of the input table and the positions, which a linear map takes to `width` (default: `width`, no map).
-        lora_rank: rank of the low-rank adaptation of each layer, as in `Transformer`.
-        residual_scale: as in `Transformer`.
+    width: of tables and states. context: number of positions. dropout: of embeddings and residual updates. head_bias: add a
+    bias to the logits, which GPT-2 has not. embed_width: width of the input table and the positions, which a linear map takes
+    to `width` (default: `width`, no map). Other arguments: see `Transformer` and `LanguageModel`.
     """
     encoder = Transformer(
         layers=layers,

@@ -26,15 +26,8 @@ def ranks(stack: PyTree, rank: int) -> PyTree:
 def initial(key: jax.Array, stack: PyTree, layers: int, rank: int) -> PyTree:
     """Return an adaptation that changes nothing: A_i from N(0, 1 / inputs), B_i and d_i zero.
 
-    Args:
-        key: a random key.
-        stack: weights of layers, or their shapes, leaves `[slots, ...]`.
-        layers: number of layers.
-        rank: rank of every kernel's adaptation.
-
-    Returns:
-        The tree of the stack with `{"a": [layers, inputs, r], "b": [layers, r, outputs]}` for each kernel and `[layers, n]` for
-        each vector.
+    stack: weights of layers, or their shapes, leaves `[slots, ...]`. The result is its tree with
+    `{"a": [layers, inputs, r], "b": [layers, r, outputs]}` for each kernel and `[layers, n]` for each vector.
     """
     leaves, structure = jax.tree.flatten(stack)
     keys = jax.random.split(key, len(leaves))

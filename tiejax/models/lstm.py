@@ -70,9 +70,8 @@ class BidirectionalLSTM(nn.Module):
             read = jnp.stack([x, x[::-1]][: len(directions)], axis=1)
             states = recurrence(read, jnp.stack(weights), self.unrolled)
             x = jnp.concatenate([states[:, 0], *(states[::-1, other] for other in range(1, len(directions)))], axis=1)
-        if position is not None:
-            return features_first.Linear(self.width, name="projection")(features_first.at(x, position)).T
-        return features_first.Linear(self.width, name="projection")(jnp.swapaxes(x, 0, 1)).T
+        x = jnp.swapaxes(x, 0, 1) if position is None else features_first.at(x, position)
+        return features_first.Linear(self.width, name="projection")(x).T
 
 
 class Step(NamedTuple):

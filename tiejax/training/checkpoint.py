@@ -290,15 +290,9 @@ def to_arrays(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:
 
 
 def from_arrays(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> PyTree:
-    """Return the tree that `to_arrays` took apart.
+    """Return the tree that `to_arrays` took apart; raises ValueError if a leaf is missing, or has another shape or dtype.
 
-    Args:
-        arrays: Named arrays, others among them.
-        like: A tree of the same structure, whose leaves have shapes and dtypes.
-        prefix: The prefix of the names.
-
-    Raises:
-        ValueError: A leaf is missing, or has another shape or dtype.
+    arrays: named arrays, others among them. like: a tree of the same structure, whose leaves have shapes and dtypes.
     """
     leaves, treedef = jax.tree.flatten(like)
     found = [arrays.get(f"{prefix}/{number}") for number in range(len(leaves))]

@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from tiejax.training import cluster
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.keys import SeedKey, seed_numbers
 from tiejax.training.members import EnsembleState, join_members, join_on_host, split_members
 from tiejax.training.phases import NEVER
-from tiejax.training.placement import SEEDS, Layout, spec
+from tiejax.training.placement import SEEDS, Layout
 from tiejax.training.records import Records
 from tiejax.training.sources import Feed, FeedWindows
-from tiejax.training.step import TrainState
 
 PyTree = Any
 
@@ -54,17 +53,10 @@ class Buffer(NamedTuple):
 def advance(
     ensemble: Ensemble, numbers: tuple[jax.Array, jax.Array], members: EnsembleState, until: jax.Array, fed: Any
 ) -> tuple[EnsembleState, dict[str, Buffer]]:
-    """Train the members of one device until the cursor is `until`, making the records that are due.
+    """Train the members of one device until the cursor is `until`; return them, and a buffer with the records due per recorder.
 
-    Args:
-        ensemble: the ensemble.
-        numbers: seeds and conditions, as from `seed_numbers`.
-        members: `[seed, arm, ...]`; unrolled ones are split, with leaves `[1, ...]`.
-        until: the cursor to reach.
-        fed: the feed's window for these steps; None without a feed.
-
-    Returns:
-        The members, in the form of `members`, and a buffer of records per recorder.
+    numbers: as from `seed_numbers`. members: `[seed, arm, ...]`; unrolled ones are split, with leaves `[1, ...]`. fed: the
+    feed's window for these steps; None without a feed.
     """
     keys = SeedKey(jax.vmap(jax.random.key)(numbers[0]), numbers[1])
     if ensemble.unrolled:
@@ -122,13 +114,11 @@ def _mapped(function: Callable[[jax.Array], jax.Array], members: EnsembleState) 
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """The compiled chunk of an ensemble.
+    """The compiled chunk of an ensemble, `executable`, and what it runs on.
 
     Attributes:
-        ensemble: the ensemble.
-        layout: the layout of its seeds on the devices.
+        layout: the layout of the ensemble's seeds on the devices.
         numbers: seeds and conditions, on the devices.
-        executable: the compiled chunk.
         windows: the windows of the ensemble's feed; None without a feed.
     """
 
@@ -149,11 +139,7 @@ class Runner:
         return EnsembleState(jax.tree.map(lambda leaf: leaf[: self.layout.seeds], state), cursor)
 
     def advance(self, placed: EnsembleState, until: int) -> tuple[EnsembleState, Records, float]:
-        """Train placed members until the cursor is `until`.
-
-        Args:
-            placed: members on the devices; their arrays are donated.
-            until: the cursor to reach.
+        """Train placed members, whose arrays are donated, until the cursor is `until`.
 
         Returns:
             The members on the devices, the chunk's records, and the seconds during which the devices worked.
@@ -198,11 +184,8 @@ def compile_ensemble(
 
     The ensemble keeps what is compiled, so that more seeds of it, as many at a time, train without another compilation.
 
-    Args:
-        ensemble: the ensemble.
-        seeds: its seeds.
-        members: the members of these seeds, from `Ensemble.start` or a checkpoint.
-        conditions: number of each seed's condition; all 0 by default.
+    members: those of the seeds, from `Ensemble.start` or a checkpoint. conditions: number of each seed's condition; all 0 by
+    default.
     """
     layout, windows, arguments = _place(ensemble, seeds, members, conditions)
     leaves, structure = jax.tree.flatten(arguments)
@@ -274,30 +257,3 @@ def _advance_blocks(
         name: Buffer(jax.tree.map(lambda leaf: joined(leaf, 1), buffer.rows), buffer.steps[0], buffer.number[0])
         for name, buffer in buffers.items()
     }
-
-
-def step_on_mesh(
-    ensemble: Ensemble, mesh: Mesh | AbstractMesh, seeds: int, fed_spec: PyTree
-) -> tuple[Callable[..., TrainState], TrainState, PyTree]:
-    """Return the first step of `seeds` seeds on a mesh (SEEDS, DATA), whose devices need not exist.
-
-    Used to plan the memory of a step, or compile it, for other machines.
-
-    Args:
-        ensemble: the ensemble.
-        mesh: the mesh.
-        seeds: number of seeds.
-        fed_spec: partition of the source's data over the mesh.
-
-    Returns:
-        The step, (seeds as numbers, members, fed) -> members, the shapes of the members, and their partition over the mesh.
-    """
-    state = jax.eval_shape(lambda: ensemble.start(range(seeds))).state
-    specs = jax.tree.map(lambda leaf: PartitionSpec(SEEDS, None, *spec(leaf.shape[2:], ensemble.devices)), state)
-
-    def step(names: jax.Array, state: TrainState, fed: PyTree) -> TrainState:
-        keys = SeedKey(jax.vmap(jax.random.key)(names), jnp.zeros_like(names, jnp.int32))
-        return ensemble.step(keys, state, jnp.int32(0), fed)[0]
-
-    local = jax.shard_map(step, mesh=mesh, in_specs=(PartitionSpec(SEEDS), specs, fed_spec), out_specs=specs, check_vma=False)
-    return local, state, specs

@@ -150,14 +150,8 @@ def done_by_first(work: Callable[[], bytes], expected: tuple[type[Exception], ..
 def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool]:
     """Do work that takes longer than the timeout of a collective, while the other processes wait in many short collectives.
 
-    Args:
-        work: this process's part; None if it only waits.
-
-    Returns:
-        The result of `work` (None if `work` is None), and whether the work of every process succeeded.
-
-    Raises:
-        Exception: raised by `work` in this process.
+    work: this process's part; None if it only waits. Returns its result (None if it only waits), and whether the work of every
+    process succeeded. Raises what `work` raises in this process.
     """
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         mine = pool.submit(work) if work is not None else None
@@ -174,11 +168,8 @@ def wait_for_all(work: Callable[[], Result] | None) -> tuple[Result | None, bool
 def or_die(work: Callable[[], Result], expected: tuple[type[Exception], ...] = ()) -> Result:
     """Do work that needs all processes; if it fails in a run of several, print the reason and end this process.
 
-    The exit status is 3 if another process has ended, 4 if a file cannot be read or written, and 1 otherwise.
-
-    Args:
-        work: a function without arguments.
-        expected: types of errors that all processes raise alike; these are raised instead of ending the process.
+    The exit status is 3 if another process has ended, 4 if a file cannot be read or written, and 1 otherwise. expected: types
+    of errors that all processes raise alike; these are raised instead of ending the process.
     """
     try:
         return work()

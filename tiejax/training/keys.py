@@ -28,21 +28,14 @@ class SeedKey(NamedTuple):
 def stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
     """Return the stream called `name` of a root key.
 
-    The name itself is folded in, not its position in a list, so that a new stream does not change the others.
-
-    Args:
-        key: a seed's root key, `jax.random.key(seed)`.
-        name: for example `init`, `data` or `dropout`.
+    The name itself (for example `init`, `data` or `dropout`) is folded in, not its position in a list, so that a new stream
+    does not change the others.
     """
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
 
 def check_seeds(seeds: Sequence[int], conditions: Sequence[int] | None = None) -> None:
-    """Check the seeds of an ensemble.
-
-    Args:
-        seeds: the seeds.
-        conditions: number of each seed's condition; all 0 by default.
+    """Check the seeds of an ensemble; conditions: number of each seed's condition, all 0 by default.
 
     Raises:
         ValueError: if the seeds are not a list of integers from 0 to 2**32 - 1, if there is not one condition per seed, or if a
@@ -73,9 +66,7 @@ def check_seeds(seeds: Sequence[int], conditions: Sequence[int] | None = None) -
 def seed_keys(seeds: Sequence[int], conditions: Sequence[int] | None = None) -> SeedKey:
     """Return the root keys `jax.random.key(seed)` of some seeds, stacked as one `SeedKey` of arrays `[seeds]`.
 
-    Args:
-        seeds: numbers below 2**32.
-        conditions: number of each seed's condition; all 0 by default.
+    conditions: number of each seed's condition; all 0 by default.
     """
     names, numbers = seed_numbers(seeds, conditions)
     return SeedKey(jax.vmap(jax.random.key)(names), jnp.asarray(numbers))

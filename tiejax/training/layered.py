@@ -16,8 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tiejax import tying
 from tiejax.training.choices import Moments, Precision
+from tiejax.training.layered_adamw import LayeredOptimizer
 from tiejax.training.placement import DATA, total
-from tiejax.training.stack import LayeredOptimizer, LayeredState, moved, stack_of, stack_size_of, with_stack
+from tiejax.training.stack import LayeredState, moved, stack_of, stack_size_of, with_stack
 from tiejax.training.step import products_in
 from tiejax.tying.leaves import tree_bytes
 
@@ -32,13 +33,9 @@ def _specs(batch: Any) -> Any:
 
 
 class Size(NamedTuple):
-    """The memory of training with one stack size.
+    """The number of parameters, and the memory of training with one stack size.
 
     Attributes:
-        parameters: number of parameters.
-        parameter_bytes: bytes of the parameters.
-        gradient_bytes: bytes of the gradients.
-        optimizer_bytes: bytes of the optimizer's state.
         peak_bytes: bytes of arguments, results and temporaries of the compiled step.
         move_bytes: the largest total bytes of the states before and after a change of ties from this stack size.
     """

@@ -64,7 +64,7 @@ class StackAdamW:
     def _steps_at(self, rate: Any) -> tuple[Step, Step]:
         """Return the functions (parameter, Adam's update) -> parameter after a step, that of `tables` second.
 
-        rate: as in `LayeredOptimizer.update`.
+        rate: learning rate, or an array of that and the rate of `tables`, possibly traced (default: `self.rate`).
         """
         rate = self.rate if rate is None else rate
 
@@ -93,11 +93,17 @@ class LayeredAdamW(StackAdamW):
         return LayeredState(params, stack_state, self._adam.init(rest_of(params, self.stack)))
 
     def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
-        """Return both unchanged: the gradients of all uses of a slot are summed."""
+        """Return the parameters to differentiate for `update`, and the wiring with which they compute the same model.
+
+        Both are unchanged: the gradients of all uses of a slot are summed.
+        """
         return params, wiring
 
     def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring, rate: Any = None) -> LayeredState:
-        """Return the state after one step; slots that no layer trains are unchanged. rate: as in `LayeredOptimizer.update`."""
+        """Return the state after one step; slots that no layer trains are unchanged.
+
+        grads: gradients of the parameters that `uses` returned. wiring: the wiring of `state.params`. rate: as in `_steps_at`.
+        """
         step, _ = steps = self._steps_at(rate)
         trained = jnp.asarray(wiring.trained) > 0
         grads, _ = self.clip.update(grads, optax.EmptyState())
@@ -150,7 +156,7 @@ class PerLayerAdamW(StackAdamW):
     def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring, rate: Any = None) -> LayeredState:
         """Return the state after one step.
 
-        grads: gradients of every layer's use, zero for layers that do not train. rate: as in `LayeredOptimizer.update`.
+        grads: gradients of every layer's use, zero for layers that do not train. rate: as in `_steps_at`.
         """
         step, _ = steps = self._steps_at(rate)
         reads, sends = jnp.asarray(wiring.reads), jnp.asarray(wiring.sends)
@@ -170,3 +176,6 @@ class PerLayerAdamW(StackAdamW):
         params = self._rest_after(rest_of(state.params, self.stack), rest, steps)
         stack, _ = jax.lax.scan(train, stack_of(state.params, self.stack), (reads, sends, updates))
         return LayeredState(with_stack(params, self.stack, stack), None, PerLayerMoments(layer_states, rest_state))
+
+
+LayeredOptimizer = LayeredAdamW | PerLayerAdamW

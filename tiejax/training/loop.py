@@ -109,22 +109,10 @@ def train(
 class Training:
     """The training of an ensemble in steps: call `compile`, iterate over `chunks`, then call `result`.
 
-    A checkpoint holds the state and all records so far, in a form that does not depend on the number of devices.
-
-    Args:
-        ensemble: the ensemble.
-        seeds: the seeds, integers from 0 to 2**32 - 1, without duplicates unless their conditions differ.
-        checkpoints: where to write checkpoints. In a run of several processes, only the first has them.
-        resume: start from the newest checkpoint, if there is one.
-        conditions: number of each seed's condition; all 0 by default.
-        records_on_disk: hold records in files next to the checkpoints, and return memory-mapped arrays. In a run of several
-            processes, the argument of the first counts for all, and only the first has records.
-        start: members `[seed, arm]` to start from, instead of those of `Ensemble.start`.
-
-    Raises:
-        ValueError: if seeds or conditions are invalid or a seed is repeated, or `records_on_disk` is given without
-            `checkpoints`.
-        CheckpointMismatch: if the newest checkpoint belongs to another run.
+    A checkpoint holds the state and all records so far, in a form that does not depend on the number of devices. Arguments and
+    errors are those of `train`. In a run of several processes, only the first has `checkpoints`, its `records_on_disk` counts
+    for all, and only the first has such records, as memory-mapped arrays. start: members `[seed, arm]` to start from, instead
+    of those of `Ensemble.start`.
     """
 
     def __init__(
@@ -266,14 +254,9 @@ def _restored(members: EnsembleState, checkpoints: Checkpoints | None, on_disk: 
 
 @contextlib.contextmanager
 def bar_of(steps: int, shown: bool | None) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar for the block of a `with` statement.
+    """Show a progress bar for the block of a `with` statement; yield a function that takes the number of steps done.
 
-    Args:
-        steps: Number of steps in total.
-        shown: Whether there is a bar; None if standard error is a terminal.
-
-    Yields:
-        A function that takes the number of steps done.
+    steps: number of steps in total. shown: whether there is a bar; None if standard error is a terminal.
     """
     if not (sys.stderr is not None and sys.stderr.isatty() if shown is None else shown):
         yield lambda step: None

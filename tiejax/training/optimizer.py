@@ -113,13 +113,8 @@ def share_second_moment(
 
         u_i = m_i / (sqrt(mean_j v_j) + eps),    with bias-corrected moments m_i, v_i of row i
 
-    Rows that rarely have a gradient thus take no larger steps than others. The state is that of `adam`.
-
-    Args:
-        adam: `optax.scale_by_adam` or `scale_by_adam_per_leaf`, with these betas and eps.
-        paths: paths of the tables, `[rows, width]`.
-        betas: decay rates of the moments.
-        eps: added to the square root.
+    Rows that rarely have a gradient thus take no larger steps than others. The state is that of `adam`: `optax.scale_by_adam`
+    or `scale_by_adam_per_leaf`, with these betas and eps. paths: paths of the tables, `[rows, width]`.
 
     Source: F. Stollenwerk and T. Stollenwerk, "Better Embeddings with Coupled Adam", ACL 2025 (arXiv:2502.08441).
     """
@@ -154,11 +149,8 @@ class OwnRate(NamedTuple):
 def scale_by_own_rate(schedule: optax.Schedule, tables: Sequence[str] = ()) -> optax.GradientTransformation:
     """Return the transformation u -> -factor schedule(steps) u, with a factor in its state, initially 1.
 
-    The members of an ensemble can thus have different learning rates (`with_rates`).
-
-    Args:
-        schedule: step -> learning rate.
-        tables: paths of leaves whose updates are also multiplied by a second factor in the state, initially 1.
+    The members of an ensemble can thus have different learning rates (`with_rates`). tables: paths of leaves whose updates are
+    also multiplied by a second factor in the state, initially 1.
     """
 
     def init(params: optax.Params) -> OwnRate:

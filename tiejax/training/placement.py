@@ -167,18 +167,16 @@ class Layout:
 
 
 def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, shared: PyTree, devices_each: int = 1) -> PyTree:
-    """Apply a function to every member, on the devices over which training distributes them.
+    """Return the results of a function of every member as numpy arrays `[seed, arm, ...]`.
 
-    Matrix products of float32 are computed in full float32.
+    It is applied on the devices over which training distributes the members. Matrix products of float32 are computed in full
+    float32.
 
     Args:
         function: (member, shared) -> tree of arrays.
         members: leaves `[seed, arm, ...]`.
         shared: arrays that are the same for all members; of numpy in a run of several processes.
         devices_each: devices per member. All of them receive its whole leaves and compute the same.
-
-    Returns:
-        The results as numpy arrays `[seed, arm, ...]`.
     """
     return member_map(function, devices_each)(members, shared)
 

@@ -28,14 +28,8 @@ BLOCK = 2**24  # bytes per read
 def join_seeds(arrays: Sequence[np.ndarray], axis: int, conditions: int = 1, folder: Path | None = None) -> np.ndarray:
     """Concatenate arrays of several ensembles along the axis of their seeds.
 
-    Args:
-        arrays: `[..., seed, ...]`, each with all its seeds under the first condition, then under the next.
-        axis: the axis of the seeds.
-        conditions: number of conditions.
-        folder: folder for the result, as a memory-mapped temporary file (default: memory).
-
-    Returns:
-        The array of the joint ensemble: all seeds under the first condition, then under the next.
+    Each array, and the result, has all its seeds under the first condition, then under the next. folder: folder for the
+    result, as a memory-mapped temporary file (default: memory).
     """
     split = [array.reshape(*array.shape[:axis], conditions, -1, *array.shape[axis + 1 :]) for array in arrays]
     lengths = [array.shape[axis + 1] for array in split]
@@ -50,9 +44,7 @@ def join_seeds(arrays: Sequence[np.ndarray], axis: int, conditions: int = 1, fol
 def join_records(parts: Sequence[Records], conditions: int = 1, folder: Path | None = None) -> Records:
     """Return the records `[record, seed, ...]` of ensembles that differ in their seeds only, as those of a joint ensemble.
 
-    Args:
-        parts: the records of each ensemble.
-        conditions, folder: as in `join_seeds`.
+    conditions, folder: as in `join_seeds`.
     """
     if len(parts) == 1:
         return parts[0]

@@ -181,7 +181,7 @@ class FunctionFeed(NamedTuple):
         while True:
             steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
             batches = [[part(self.make(seed, step)) for step in steps] for seed, _ in seeds]
-            yield jax.tree.map(np.stack, stacked(batches))
+            yield stacked(batches)
             first += 1
 
 

@@ -3,12 +3,11 @@
 Every leaf of a stack is `[stack_size, ...]`; its rows are called slots. Optimizer states of a stack have the same slots.
 """
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from tiejax import tying
 from tiejax.training.choices import Moments
 
 PyTree = Any
@@ -26,32 +25,6 @@ class LayeredState(NamedTuple):
     params: PyTree
     stack_state: PyTree
     rest_state: PyTree
-
-
-@runtime_checkable
-class LayeredOptimizer(Protocol):
-    """An optimizer for parameters with a stack whose ties change."""
-
-    @property
-    def stack(self) -> str:
-        """Path of the stack in the parameters, for example `encoder/layers`."""
-
-    @property
-    def rate(self) -> float | tuple[float, float]:
-        """Learning rate of a step that is given no other, or a pair of that and the rate of the optimizer's tables."""
-
-    def init(self, params: PyTree) -> LayeredState:
-        """Return the state before the first step of parameters whose tied leaves are stored once (`tying.store`)."""
-
-    def uses(self, params: PyTree, wiring: tying.Wiring) -> tuple[PyTree, tying.Wiring]:
-        """Return the parameters to differentiate for `update`, and the wiring with which they compute the same model."""
-
-    def update(self, grads: PyTree, state: LayeredState, wiring: tying.Wiring, rate: Any = None) -> LayeredState:
-        """Return the state after one step.
-
-        grads: gradients of the parameters that `uses` returned. wiring: the wiring of `state.params`. rate: learning rate, or
-        an array of both, possibly traced (default: `self.rate`).
-        """
 
 
 def stack_of(params: PyTree, path: str) -> PyTree:

@@ -12,7 +12,7 @@ from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_array
 from tiejax.tying.patterns import listed
 from tiejax.tying.tie import PyTree, Tie, leaves_by_path
-from tiejax.tying.transforms import TRANSFORMS, TransformName
+from tiejax.tying.transforms import TransformName
 
 
 def find_ties(tree: PyTree, equal: bool = True) -> list[Tie]:
@@ -69,15 +69,11 @@ def _fingerprints(leaf: Any, equal: bool) -> tuple[list[Any], list[tuple[Any, Tr
     array = np.asarray(leaf)
     if array.size < 2 or (array == array.flat[0]).all():
         return [same_object], [(same_object, "identity")]
-    contents = {
-        name: _contents(TRANSFORMS[transform.inverse].apply(array))
-        for name, transform in TRANSFORMS.items()
-        if array.ndim >= transform.axes
-    }
-    return [same_object, contents["identity"]], [
-        (same_object, "identity"),
-        *((fingerprint, name) for name, fingerprint in contents.items()),
-    ]
+    own = _contents(array)
+    as_target: list[tuple[Any, TransformName]] = [(same_object, "identity"), (own, "identity")]
+    if array.ndim >= 2:
+        as_target.append((_contents(array.swapaxes(-1, -2)), "transpose"))
+    return [same_object, own], as_target
 
 
 def _contents(array: np.ndarray) -> tuple[Any, ...]:

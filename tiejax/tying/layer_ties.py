@@ -27,13 +27,7 @@ def start_ties(layers: int, start: Start, rule: Rule) -> LayerTies:
     * `told-tied`: no layer is a copy and all train, but the agent observes all as copies of layer 0. The published code starts
       BERT like this.
 
-    Args:
-        layers: The number of layers.
-        start: The kind of start.
-        rule: The rule by which ties change; it matters for `tied`, where only layer 0 trains under the published rule.
-
-    Returns:
-        The initial ties.
+    The rule matters for `tied`, where only layer 0 trains under the published rule.
     """
     untied, all_first, every = independent(layers), np.zeros(layers, np.int32), np.ones(layers, bool)
     if start == "independent":
@@ -52,15 +46,6 @@ def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
     frozen trains once the agent has chosen for it. A layer that started independent but was observed as a copy is observed as a
     copy until then.
 
-    Args:
-        ties: The current ties.
-        layer: The layer to change.
-        choice: The earlier layer to copy, or `layer` itself.
-        rule: The rule by which ties change.
-
-    Returns:
-        The ties after the action.
-
     Raises:
         TieError: Under the rule `resolved`: there is no such layer, or `choice` is a later one.
     """
@@ -76,13 +61,10 @@ def wiring(ties: LayerTies, storage: Storage, gradient: Gradient, rule: Rule) ->
 
     Args:
         ties: The current ties.
-        storage: The storage of the stack, `full` or `compact` (see `slots`).
+        storage: As in `slots`.
         gradient: Which layers train the weights that they read: `all` of them, or the `owner` alone. Ignored under the
             published rule, which itself determines the layers that train.
         rule: The rule by which ties change.
-
-    Returns:
-        A `Wiring`: the slot that each layer reads, the layers that send gradient, and the number of updates of each slot.
     """
     if rule == "published":
         return published_rule.wiring(ties, storage)
@@ -94,13 +76,5 @@ def wiring(ties: LayerTies, storage: Storage, gradient: Gradient, rule: Rule) ->
 
 
 def fixed_wiring(owner: Owner, storage: Storage) -> Wiring:
-    """Return the `Wiring` of a fixed map, under which every layer trains the weights that it reads.
-
-    Args:
-        owner: The owner vector.
-        storage: The storage of the stack, `full` or `compact` (see `slots`).
-
-    Returns:
-        The arrays that a training step takes.
-    """
+    """Return the `Wiring` of a fixed map, under which every layer trains the weights that it reads; storage as in `slots`."""
     return wiring(LayerTies(owner, np.ones(len(owner), bool), owner), storage, "all", "resolved")

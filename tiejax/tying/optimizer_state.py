@@ -21,7 +21,7 @@ import numpy as np
 from tiejax.tying import transforms
 from tiejax.tying.errors import TieError
 from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path, path_name, state_tie
-from tiejax.tying.transforms import TRANSFORMS, Shape, described
+from tiejax.tying.transforms import Shape, described, swap_last_two
 
 Keys = tuple[Any, ...]
 
@@ -332,13 +332,11 @@ def _siblings(leaf: OwnedLeaf, axes: int) -> list[OwnedLeaf]:
 
 
 def _moved_reduction(by: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, shape: Shape, back: bool) -> Any:
-    """Transform the reduction over the axes that correspond to those that `to` reduces; None if `by` is no permutation."""
-    if not isinstance(by.transform, str):
+    """Transform the reduction over the axes that correspond to those that `to` reduces; None if `by` is no transpose."""
+    if by.transform != "transpose":
         return None
-    transform, origin = TRANSFORMS[by.transform], by.source  # type: ignore[index]
-    if back:
-        origin, shape, transform = by.target, transform.shape(shape), TRANSFORMS[transform.inverse]
-    kept, permutation = _kept_axes(to, transform.shape(shape)), transform.shape(tuple(range(len(shape))))
+    origin, shape, result = (by.target, swap_last_two(shape), shape) if back else (by.source, shape, swap_last_two(shape))
+    kept, permutation = _kept_axes(to, result), swap_last_two(tuple(range(len(shape))))
     wanted = tuple(sorted(permutation[axis] for axis in kept))
     for sibling in _siblings(to, len(shape)):
         leaf = leaves.get(sibling.path(origin))
@@ -346,5 +344,5 @@ def _moved_reduction(by: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, shape: S
             continue
         if jnp.shape(leaf) == tuple(shape[axis] for axis in wanted):
             in_place = leaf.reshape([size if axis in wanted else 1 for axis, size in enumerate(shape)])
-            return transform.apply(in_place).reshape([transform.shape(shape)[axis] for axis in kept])
+            return in_place.swapaxes(-1, -2).reshape([result[axis] for axis in kept])
     return None

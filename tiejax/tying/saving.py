@@ -14,7 +14,7 @@ from tiejax.tying.optimizer_state import fits
 from tiejax.tying.store import view
 from tiejax.tying.tie import FORMER_SOURCE, PyTree, Tie, apply_transform, leaves_by_path
 from tiejax.tying.ties import TiesLike, as_ties, resolve
-from tiejax.tying.transforms import Cast, Reshape, Scale, Slice, parts
+from tiejax.tying.transforms import Cast, Reshape, Scale, Slice, Transpose, parts
 
 # Transforms with values, by their names in JSON; the value is the field or the fields of the class.
 WITH_VALUES: dict[str, Any] = {"cast": Cast, "scale": Scale, "reshape": Reshape, "slice": Slice}
@@ -92,8 +92,8 @@ def _transform_to_json(tie: Tie) -> Any:
             written.append({name: {"index": part.index, "axis": part.axis}})
         elif name is not None:
             written.append({name: getattr(part, next(iter(part.__dataclass_fields__)))})
-        elif hasattr(part, "name"):
-            written.append(part.name)
+        elif isinstance(part, Transpose):
+            written.append("transpose")
         else:
             raise TieError(f"{tie}: a pair of functions cannot be written to JSON; write the tie as code where it is loaded")
     return written[0] if len(written) == 1 else written or "identity"

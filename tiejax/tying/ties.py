@@ -12,7 +12,7 @@ from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_array, is_label, is_number, is_partition, nnx_variables, tieable
 from tiejax.tying.patterns import completed, expand, listed, nearest, reached
 from tiejax.tying.tie import PyTree, Tie, broadcasts_to, hashable, leaves_by_path, with_name
-from tiejax.tying.transforms import TRANSFORMS, compose, described
+from tiejax.tying.transforms import compose, described, swap_last_two
 
 TiesLike = Tie | Sequence[Tie]  # one tie or several; `Ties` is a sequence of them
 
@@ -185,11 +185,6 @@ def _chain(first: Tie, second: Tie, name: str) -> Tie:
     if isinstance(first.gradient, tuple) or isinstance(second.gradient, tuple):
         raise TieError(f"{name}: ties in a chain cannot have gradient weights; let both ties read {first.source}")
     transform = compose(first.transform, second.transform)
-    if transform is None:
-        raise TieError(
-            f"{name}: no transform equals {described(first.transform)} followed by {described(second.transform)}; "
-            f"let both ties read {first.source}"
-        )
     gradient: Literal["all", "source"] = "all" if first.gradient == second.gradient == "all" else "source"
     return dataclasses.replace(second, source=first.source, transform=transform, gradient=gradient)
 
@@ -234,7 +229,7 @@ def _check_fit(tie: Tie, source: Any, target: Any) -> None:
 def _mismatch(tie: Tie, source: Any, target: Any, result: jax.ShapeDtypeStruct) -> str:
     """Return the message about a target whose shape or dtype is not that of the transformed source."""
     shape, wanted, dtype = tuple(jnp.shape(source)), tuple(jnp.shape(target)), jnp.result_type(target)
-    fitting = [name for name, one in TRANSFORMS.items() if len(shape) >= one.axes and one.shape(shape) == wanted]
+    fitting = [name for name, fit in (("identity", shape), ("transpose", swap_last_two(shape))) if fit == wanted]
     after = "" if tie.transform == "identity" else f", after {described(tie.transform)} {result.shape},"
     advice = "" if result.dtype == dtype else f"; cast one of them, or add Cast({str(dtype)!r}) to the transform"
     if fitting and result.shape != wanted:

@@ -1,11 +1,7 @@
 """The transforms that a tie may apply to the source's array.
 
-Named transforms, declared in `TRANSFORMS`, permute the entries of an array. Their inverse is therefore also their adjoint,
-which carries gradients of the target back to the source. To add one, extend `TransformName` and `TRANSFORMS`: checks, error
-messages, chains of ties, `find_ties` and the handling of optimizer states need no change.
-
-The other transforms are `Cast`, `Scale`, `Reshape`, `Slice` and `Functions`. A tuple of transforms applies them in order. Each
-says what ties need of it:
+`Transpose`, `Cast`, `Scale`, `Reshape`, `Slice` and `Functions`. A tuple of transforms applies them in order. Each says
+what ties need of it:
 
     apply(x)            the target's array, from the source's
     put(x, y)           the source's array `x`, with the entries that the target reads set so that `apply` returns `y`
@@ -19,7 +15,7 @@ import difflib
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,57 +24,35 @@ import numpy as np
 from tiejax.tying.errors import TieError, short
 
 TransformName = Literal["identity", "transpose"]
+NAMES: tuple[TransformName, ...] = get_args(TransformName)
 Shape = tuple[Any, ...]  # of integers, or of symbolic dimensions
 Axes = tuple[Any, ...]  # the entries of a PartitionSpec
 
 
-class Transform(NamedTuple):
-    """A permutation of an array's entries.
-
-    Attributes:
-        apply: Maps a jax or numpy array.
-        shape: Maps the array's shape.
-        inverse: The name of the inverse.
-        axes: The smallest number of axes of an array that can be transformed.
-        partition: Maps the entries of a PartitionSpec, at least `axes` of them; None if a partition cannot be mapped.
-    """
-
-    apply: Callable[[Any], Any]
-    shape: Callable[[Shape], Shape]
-    inverse: TransformName
-    axes: int
-    partition: Callable[[Axes], Axes] | None = None
-
-
-def _swap_last_two(axes: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (*axes[:-2], axes[-1], axes[-2])
-
-
-TRANSFORMS: dict[TransformName, Transform] = {
-    "identity": Transform(lambda x: x, lambda shape: shape, inverse="identity", axes=0, partition=lambda axes: axes),
-    "transpose": Transform(lambda x: x.swapaxes(-1, -2), _swap_last_two, inverse="transpose", axes=2, partition=_swap_last_two),
-}
+def swap_last_two(axes: Axes) -> Axes:
+    """Return a shape, or the entries of a PartitionSpec, with the last two swapped, if there are two."""
+    return (*axes[:-2], *axes[:-3:-1])
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
-    """A transform of `TRANSFORMS`, in the form of the other transforms."""
+class Transpose:
+    """The transpose of the last two axes, written `"transpose"` in a tie. It is its own inverse and adjoint."""
 
-    name: TransformName
     rearranges = True
 
     def apply(self, x: Any) -> Any:
-        """Map the source's array."""
-        return TRANSFORMS[self.name].apply(x)
+        """Transpose an array of at least two axes; raises TieError for others."""
+        if len(x.shape) < 2:
+            raise TieError("transpose needs at least 2 axes")
+        return x.swapaxes(-1, -2)
 
     def put(self, x: Any, y: Any) -> Any:
-        """Return the source of the target `y`."""
-        return TRANSFORMS[TRANSFORMS[self.name].inverse].apply(y)
+        """Transpose the target."""
+        return y.swapaxes(-1, -2)
 
     def partition(self, axes: Axes) -> Axes | None:
-        """Map the entries of a PartitionSpec."""
-        transform = TRANSFORMS[self.name]
-        return None if transform.partition is None or len(axes) < transform.axes else transform.partition(axes)
+        """Swap the last two entries of a PartitionSpec."""
+        return None if len(axes) < 2 else swap_last_two(axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +284,7 @@ class Functions:
         """Return None: what the function does to axes is not known."""
 
 
-Elementary = Named | Cast | Scale | Reshape | Slice | Functions
+Elementary = Transpose | Cast | Scale | Reshape | Slice | Functions
 # What `Tie` accepts: a pair of functions becomes `Functions`, a list a tuple, a dictionary of fields the transform with these.
 AnyTransform = TransformName | Elementary | Sequence[Any] | dict[str, Any]
 
@@ -320,8 +294,8 @@ def parts(transform: Any) -> tuple[Elementary, ...]:
 
     Raises TieError if it is not a transform.
     """
-    if isinstance(transform, str) and transform in TRANSFORMS:
-        return () if transform == "identity" else (Named(transform),)
+    if isinstance(transform, str) and transform in NAMES:
+        return () if transform == "identity" else (Transpose(),)
     if isinstance(transform, tuple | list):
         if len(transform) == 2 and all(callable(one) for one in transform):
             return (Functions(*transform),)
@@ -332,8 +306,8 @@ def parts(transform: Any) -> tuple[Elementary, ...]:
         for kind in (Cast, Scale, Reshape, Slice, Functions):
             if transform.keys() == kind.__dataclass_fields__.keys():
                 return (kind(**transform),)
-    names = list(map(repr, TRANSFORMS))
-    near = ["transpose"] if transform in ("T", ".T") else difflib.get_close_matches(str(transform), TRANSFORMS, n=1)
+    names = list(map(repr, NAMES))
+    near = ["transpose"] if transform in ("T", ".T") else difflib.get_close_matches(str(transform), NAMES, n=1)
     advice = (
         f"did you mean {near[0]!r}?"
         if near
@@ -347,7 +321,7 @@ def normalised(transform: Any) -> Any:
     found = parts(transform)
     if not found:
         return "identity"
-    simple = tuple(part.name if isinstance(part, Named) else part for part in found)
+    simple = tuple("transpose" if isinstance(part, Transpose) else part for part in found)
     return simple[0] if len(simple) == 1 else simple
 
 
@@ -378,7 +352,7 @@ def adjoint(transform: AnyTransform, gradient: Any, source: Any) -> Any:
     Raises TieError if the transform is not linear.
     """
     found = parts(transform)
-    if all(isinstance(part, Named) for part in found):
+    if all(isinstance(part, Transpose) for part in found):
         for part in reversed(found):
             gradient = part.put(None, gradient)
         return gradient
@@ -396,12 +370,6 @@ def adjoint(transform: AnyTransform, gradient: Any, source: Any) -> Any:
 def result(transform: AnyTransform, x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the target; raises TieError if the transform does not fit those of the source."""
     for part in parts(transform):
-        if isinstance(part, Named):
-            named = TRANSFORMS[part.name]
-            if len(x.shape) < named.axes:
-                raise TieError(f"{part.name} needs at least {named.axes} axes")
-            x = jax.ShapeDtypeStruct(named.shape(x.shape), x.dtype)
-            continue
         try:
             found = jax.eval_shape(part.apply, jax.ShapeDtypeStruct(x.shape, x.dtype))
             x = jax.ShapeDtypeStruct(found.shape, found.dtype)
@@ -440,16 +408,9 @@ def entries_read(transform: AnyTransform, shape: Shape) -> jax.Array:
     return read
 
 
-def compose(first: AnyTransform, second: AnyTransform) -> Any | None:
-    """Return the transform that equals `first` followed by `second`, or None if neither `TRANSFORMS` nor a tuple has it.
-
-    Two names are combined by their inverses only.
-    """
-    if "identity" in (first, second):
-        return second if first == "identity" else first
-    if isinstance(first, str) and isinstance(second, str):
-        return "identity" if second == TRANSFORMS[first].inverse else None  # type: ignore[index]
-    return normalised([first, second])
+def compose(first: AnyTransform, second: AnyTransform) -> Any:
+    """Return the transform that equals `first` followed by `second`."""
+    return "identity" if first == second == "transpose" else normalised([first, second])
 
 
 def first_line(error: Exception) -> str:

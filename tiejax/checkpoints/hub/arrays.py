@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from tiejax.checkpoints.hub.checkpoint import CONFIG, INDEX, WEIGHTS, Tensor, one_line
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.reading import check_memory
-from tiejax.checkpoints.hub.tables import BYTES, DTYPES
+from tiejax.checkpoints.hub.tables import BYTES, DTYPES, FLOATS
 from tiejax.text.stored import atomic_folder
 from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
 
@@ -115,9 +115,8 @@ def _tokenizer_config(tokenizer: tokenizers.Tokenizer) -> dict[str, Any]:
 def vector(tensor: Tensor, length: int) -> Float[np.ndarray, " length"]:
     """Return a tensor [length] or [1, length] in float32; raises CheckpointError for other shapes or non-finite values."""
     if tensor.shape not in ((length,), (1, length)) or tensor.dtype not in DTYPES:
-        kinds = ", ".join(DTYPES.values())
         raise CheckpointError(
-            f"{tensor.file}: {tensor.name} is {list(tensor.shape)} {tensor.dtype}; expected [{length}], in one of {kinds}"
+            f"{tensor.file}: {tensor.name} is {list(tensor.shape)} {tensor.dtype}; expected [{length}], in one of {FLOATS}"
         )
     ((_, stored),) = read([tensor])
     with np.errstate(over="ignore"):

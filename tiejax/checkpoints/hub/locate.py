@@ -97,7 +97,7 @@ def called(name: str, wanted: str) -> bool:
     return name == wanted or name.endswith(f".{wanted}")
 
 
-def extra_prefix(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> str:
+def extra_prefix(architecture: Architecture, table: Tensor) -> str:
     """Return what precedes the name that the library gives a table, without parts of wrappers, "" if nothing does.
 
     The name without the prefix of the base model is one of the library's as well.
@@ -114,31 +114,12 @@ def read_by_all(checkpoint: Checkpoint, architecture: Architecture, tables: Sequ
     if len(prefix) == 1:
         return None
     for table in tables:
-        if extra_prefix(checkpoint, architecture, table) == prefix:
+        if extra_prefix(architecture, table) == prefix:
             return f"version 5 of the transformers library removes {prefix} from {table.name}, version 4 does not find it"
     bare = [table for table in tables if plain(table.name) not in architecture.tables]
     based = any(plain(name).startswith(prefix) for name in checkpoint.tensors)
     if len(tables) > 1 and not based and any(prefix + plain(table.name) in architecture.tables for table in bare):
         return f"names lack {prefix}, although the file has a head: version 4 of the transformers library refuses it"
-    return None
-
-
-def form_of(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> str | None:
-    """Return in words how a table with one of these names is stored if not as numbers alone, None if it is not.
-
-    That is, quantised or with an adapter: its values do not follow from one tensor. Any tensor of the table's module but a
-    weight, a bias and a normalisation means that.
-    """
-    stems = [spelled.removesuffix("weight") for name in names for spelled in _spellings(checkpoint, name, prefix)]
-    actual = plain_names(tuple(checkpoint.tensors))
-    rests = [(name[len(stem) :], actual[name]) for stem in stems for name in actual if name.startswith(stem)]
-    for pattern, words in FORMS:
-        for rest, name in rests:
-            if match := re.fullmatch(pattern, rest):
-                return f"{words.format(*match.groups())} ({name})"
-    for weight in (checkpoint.tensors[name] for rest, name in rests if rest == "weight"):
-        if weight.dtype not in DTYPES or len(weight.shape) != 2:
-            return f"as {weight.dtype}{'' if len(weight.shape) == 2 else f' of the shape {list(weight.shape)}'} ({weight.name})"
     return None
 
 
@@ -187,11 +168,25 @@ def locate(checkpoint: Checkpoint, architecture: Architecture | None, role: Role
 
 
 def form_of_tables(checkpoint: Checkpoint, architecture: Architecture | None) -> str | None:
-    """Return in words how a table is stored if not as numbers alone, as `form_of` does."""
+    """Return in words how a table is stored if not as numbers alone, None if none is, or if the architecture is unknown.
+
+    That is, quantised or with an adapter: its values do not follow from one tensor. Any tensor of the table's module but a
+    weight, a bias and a normalisation means that.
+    """
     if architecture is None:
         return None
-    names = (*architecture.input, *architecture.output, *architecture.kept, *architecture.inner)
-    return form_of(checkpoint, list(dict.fromkeys(names)), architecture.prefix)
+    names = dict.fromkeys((*architecture.input, *architecture.output, *architecture.kept, *architecture.inner))
+    spelled = (one for name in names for one in _spellings(checkpoint, name, architecture.prefix))
+    stems, actual = [one.removesuffix("weight") for one in spelled], plain_names(tuple(checkpoint.tensors))
+    rests = [(name[len(stem) :], actual[name]) for stem in stems for name in actual if name.startswith(stem)]
+    for pattern, words in FORMS:
+        for rest, name in rests:
+            if match := re.fullmatch(pattern, rest):
+                return f"{words.format(*match.groups())} ({name})"
+    for weight in (checkpoint.tensors[name] for rest, name in rests if rest == "weight"):
+        if weight.dtype not in DTYPES or len(weight.shape) != 2:
+            return f"as {weight.dtype}{'' if len(weight.shape) == 2 else f' of the shape {list(weight.shape)}'} ({weight.name})"
+    return None
 
 
 def check_whole(checkpoint: Checkpoint) -> None:

@@ -11,7 +11,7 @@ from tiejax.checkpoints.hub.configurations import Convertible
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import predicts
 from tiejax.checkpoints.hub.parameter_names import HEAD, OUTPUT_TABLE, POOLER, Slot, slots, view
-from tiejax.checkpoints.hub.tables import DTYPES
+from tiejax.checkpoints.hub.tables import DTYPES, FLOATS
 
 # Constants that older versions of the transformers library stored among the weights.
 BUFFERS = re.compile(r"(^|\.)(position_ids|token_type_ids|attn\.(masked_)?bias)$")
@@ -88,9 +88,8 @@ def _stored(checkpoint: Checkpoint, family: Convertible, prefix: str, shapes: Sh
 def _check(tensor: Tensor, slot: Slot, shapes: Shapes) -> None:
     """Raise CheckpointError unless a tensor has a float dtype and the shape of its slot."""
     if tensor.dtype not in DTYPES:
-        kinds = ", ".join(DTYPES.values())
         raise CheckpointError(
-            f"{tensor.file}: {tensor.name} is stored as {tensor.dtype}; expected one of {kinds}, not quantised"
+            f"{tensor.file}: {tensor.name} is stored as {tensor.dtype}; expected one of {FLOATS}, not quantised"
         )
     # A broadcast scalar has the shape without taking memory.
     shape = view(np.broadcast_to(np.float32(0), shapes[slot.path]), slot).shape

@@ -238,25 +238,20 @@ def _fits(x: np.ndarray, y: np.ndarray, scale: float) -> bool:
     return bool(np.abs(y - scale * x).max(initial=0) <= SCALE_TOLERANCE * max(float(np.abs(y).max(initial=0)), 1e-30))
 
 
-class Group(NamedTuple):
-    """Stored tensors that are one in a tied model, the one that the library stores then first."""
-
-    tensors: tuple[Tensor, ...]
-
-    def odd(self) -> Tensor | None:
-        """Return the first tensor that differs from the first of the group, None if all are equal; raises CheckpointError."""
-        return next((tensor for tensor in self.tensors[1:] if not equal(self.tensors[0], tensor)), None)
+def odd_one(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return the first tensor that differs from the first of all, None if all are equal; raises CheckpointError."""
+    return next((tensor for tensor in tensors[1:] if not equal(tensors[0], tensor)), None)
 
 
-def further_groups(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> list[Group]:
-    """Return the groups of further tensors of which a checkpoint stores two or more.
+def further_groups(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> list[list[Tensor]]:
+    """Return the groups of tensors that are one in a tied model, of which a checkpoint stores two or more.
 
-    table: the input table, which is the first of the group of its copies.
+    The one that the library stores for a tied model comes first. table: the input table, the first of the group of its copies.
     """
     copies = [name for name in (*architecture.inner, *architecture.kept) if name not in architecture.output]
     further = [tensor for tensor in stored_of(checkpoint, architecture, table, copies) if tensor.name != table.name]
     others = [stored_of(checkpoint, architecture, table, names) for names in architecture.groups]
-    return [Group(tuple(tensors)) for tensors in ([table, *further], *others) if len(tensors) > 1]
+    return [tensors for tensors in ([table, *further], *others) if len(tensors) > 1]
 
 
 def further_copies(checkpoint: Checkpoint, architecture: Architecture, table: Tensor, output: Tensor | None) -> tuple[str, ...]:
@@ -268,10 +263,10 @@ def further_copies(checkpoint: Checkpoint, architecture: Architecture, table: Te
     bias = output.name.removesuffix("weight") + "bias" if output else None
     copies: list[str] = []
     for group in further_groups(checkpoint, architecture, table):
-        names = [tensor.name for tensor in group.tensors]
+        names = [tensor.name for tensor in group]
         if bias in names:
             continue
-        if odd := group.odd():
+        if odd := odd_one(group):
             raise CheckpointError(
                 f"{checkpoint.folder}: cannot be tied: {odd.name} differs from {names[0]}, and a flag that says tied "
                 "makes them one tensor"

@@ -14,6 +14,7 @@ from tiejax.checkpoints.hub.reading import SHARE, check_memory
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+FLOATS = ", ".join(DTYPES.values())
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 BLOCK_BYTES = 64 * 2**20  # read at a time from a transposed table, whose rows are spread over the whole file
 
@@ -107,6 +108,5 @@ def table(checkpoint: Checkpoint, name: str, field: Field, rows: int | None = No
     if len(tensor.shape) != 2 or 0 in tensor.shape:
         raise CheckpointError(field, f" {name}: expected a table [tokens, width], got the shape {list(tensor.shape)}")
     if tensor.dtype not in DTYPES:
-        kinds = ", ".join(DTYPES.values())
-        raise CheckpointError(field, f" {name}: is stored as {tensor.dtype}; a table must be one of {kinds}, not quantised")
+        raise CheckpointError(field, f" {name}: is stored as {tensor.dtype}; a table must be one of {FLOATS}, not quantised")
     return HubTable(tensor, transposed=rows is not None and tensor.shape[0] != rows and tensor.shape[1] == rows)

@@ -12,7 +12,7 @@ from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.locate import unknown
 from tiejax.checkpoints.hub.reading import Progress, check_memory
 from tiejax.checkpoints.hub.stored import Stored, stored_tables
-from tiejax.checkpoints.hub.tables import DTYPES, HubTable
+from tiejax.checkpoints.hub.tables import DTYPES, FLOATS, HubTable
 from tiejax.checkpoints.hub.tokens import count_in_corpus, find_tokens
 from tiejax.checkpoints.rewrite.budget import Budget, budget_of
 from tiejax.checkpoints.rewrite.factors import Product, form_of
@@ -128,8 +128,9 @@ def chosen_tables(checkpoint: Checkpoint, stored: Stored, tables: Roles | None) 
 
 def _table(checkpoint: Checkpoint, tensor: Tensor) -> HubTable:
     if tensor.dtype not in DTYPES:
-        kinds = ", ".join(DTYPES.values())
-        raise CheckpointError(f"{checkpoint.folder}: {tensor.name} is stored as {tensor.dtype}; a table must be one of {kinds}")
+        raise CheckpointError(
+            f"{checkpoint.folder}: {tensor.name} is stored as {tensor.dtype}; a table must be one of {FLOATS}"
+        )
     return HubTable(tensor)
 
 

@@ -24,10 +24,10 @@ from tiejax.pretraining.masked import masked_loss
 from tiejax.text.masking import Masking, slots_for
 from tiejax.text.twins import Twins
 from tiejax.training.layered import Layered, LayeredLoss
-from tiejax.training.layered_adamw import LayeredAdamW, PerLayerAdamW
+from tiejax.training.layered_adamw import LayeredAdamW, LayeredOptimizer, PerLayerAdamW
 from tiejax.training.optimizer import clip_as_torch
 from tiejax.training.placement import DATA, total
-from tiejax.training.stack import LayeredOptimizer, stack_of, with_stack
+from tiejax.training.stack import stack_of, with_stack
 
 STACK = "encoder/layers"
 # The tables whose learning rate has a factor; the output layer reads that of the tokens.
