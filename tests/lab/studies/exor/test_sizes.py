@@ -14,7 +14,6 @@ from tiejax.lab.studies.exor.ensemble import CPU_OPTIONS, build_ensemble, named_
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.trajectories import trajectories
 from tiejax.lab.studies.untying import settings as untying_settings
-from tiejax.lab.studies.untying import sizes as untying_sizes
 from tiejax.lab.studies.untying import study as untying
 from tiejax.training import seed_keys
 
@@ -131,7 +130,7 @@ def test_records_per_chunk_fit_in_the_buffer(seeds, expected):
 def test_arms_of_an_untying_run_are_counted(policies):
     fields = {"bits": 3, "steps": 40, "untie_at": [0.25, 0.5], "policies": policies, "seeds": 2}
     settings = untying_settings.Settings(**fields).resolved()
-    needed = untying_sizes.need(settings)
+    needed = sizes.need(settings)
     assert needed.state == bytes_of_state(untying.build_ensemble(settings), [0, 1])
     assert needed.training == FLOAT * sizes.parameters(settings) * 2 * len(settings.untie_arms.step)
 

@@ -9,7 +9,8 @@ from text_runs import arguments, metrics
 
 from tiejax.lab.runs import resume
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.text_mlm import bigram, text
+from tiejax.lab.studies.text_mlm import text
+from tiejax.lab.studies.text_mlm.ensemble import losses_of_bigrams
 from tiejax.lab.studies.text_mlm.settings import STUDY
 from tiejax.text.ngram import masked_losses
 from tiejax.text.packing import TextFeed
@@ -28,7 +29,7 @@ def test_losses_are_those_of_the_text(prepared):
     settings, whole, plan = prepared
     rare = dataclasses.replace(whole.twins, probability=(1e-9,) * len(whole.twins.ids))
     whole = whole._replace(twins=rare)
-    found = bigram.losses_of_bigrams(settings, whole, plan)
+    found = losses_of_bigrams(settings, whole, plan)
 
     def sentences(split, seed, steps):
         feed = TextFeed(*split, settings.max_length, whole.vocabulary.pad, plan.rows, window=1)
@@ -44,7 +45,7 @@ def test_losses_are_those_of_the_text(prepared):
         sentences(whole.train, 0, 3), sentences(whole.validation, 0, settings.validation_batches), rare.vocabulary, ordinary
     )
     assert found == pytest.approx(expected, rel=1e-9)
-    longer = bigram.losses_of_bigrams(settings, whole, plan._replace(steps=1000))
+    longer = losses_of_bigrams(settings, whole, plan._replace(steps=1000))
     assert longer["both"] < found["both"]
 
 
@@ -54,7 +55,7 @@ def test_run_is_compared_with_its_bigrams(run):
     out, _ = run
     settings = resume.read(STUDY, ["--resume", "--out", str(out)]).settings
     found = json.loads((out / "results.json").read_text())
-    assert found["bigram"] == bigram.losses_of_bigrams(settings, *text.prepare(settings, Console(quiet=True)))
+    assert found["bigram"] == losses_of_bigrams(settings, *text.prepare(settings, Console(quiet=True)))
     last = metrics(out)["validation_loss"][..., -1].mean(axis=1)
     assert found["gate"] == {
         "margin": None,

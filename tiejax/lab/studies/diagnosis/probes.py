@@ -61,8 +61,9 @@ def text_probes(text: Text, length: int) -> Probes:
     tokens, position = [], []
     for number in np.flatnonzero(np.diff(offsets) <= length)[:SENTENCES].tolist():
         sentence = np.asarray(text.validation.ids[offsets[number] : offsets[number + 1]], np.int32).tolist()
-        # A random number is drawn for every token, with or without a twin.
-        planted = [twin if rng.random() < share else word for word, twin, share in _with_twins(sentence, twin_of)]
+        # A random number is drawn for every token: one without a twin counts as its own, with probability 0.
+        choices = [(word, twin_of.get(word, (word, 0.0))) for word in sentence]
+        planted = [twin if rng.random() < share else word for word, (twin, share) in choices]
         ordinary = [place for place, token in enumerate(sentence) if token not in text.vocabulary.special]
         if not ordinary:
             continue
@@ -78,11 +79,6 @@ def text_probes(text: Text, length: int) -> Probes:
         for word, (twin, probability) in twin_of.items()
     }
     return Probes(np.array(tokens), np.array(position), None, _text_pairs(text), ratios)
-
-
-def _with_twins(sentence: list[int], twin_of: dict[int, tuple[int, float]]) -> list[tuple[int, int, float]]:
-    """Return each token of a sentence with its twin, or itself, and the probability that the twin replaces it."""
-    return [(token, *twin_of.get(token, (token, 0.0))) for token in sentence]
 
 
 def _text_pairs(text: Text) -> dict[str, list[Pair]]:

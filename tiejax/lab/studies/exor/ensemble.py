@@ -140,10 +140,10 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
         recorders=recorders,
         max_norm=settings.max_norm,
         precision=settings.matmul_precision,
-        members=training.Vmapped(seeds_at_once(settings, arms=2) if platform == "cpu" else None),
+        members=training.Vmapped(seeds_at_once(settings, len(settings.arm_policies)) if platform == "cpu" else None),
         xla_options={"cpu": CPU_OPTIONS.get(settings.model, {}), "gpu": GRAPH_LOOPS if settings.graph_loops else {}},
         source=DrawAhead(draw, steps_ahead(settings)) if draws_ahead else None,
-        records_per_chunk=sizes.records_per_chunk(settings, arms=2),
+        records_per_chunk=sizes.records_per_chunk(settings),
     )
 
 

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -301,6 +301,11 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     def seeds_by_condition(self) -> list[tuple[int, int]]:
         """Condition and seed of every pair of arms: all seeds of the first condition, then of the second, and so on."""
         return [(condition, seed) for condition in range(len(self.tasks)) for seed in self.seed_list]
+
+    @property
+    def arm_policies(self) -> Sequence[str]:
+        """The policy by which each arm of a seed unties; "" for untied and for tied models, which never do."""
+        return ["", ""]
 
     @property
     def variant_name(self) -> str:

@@ -7,7 +7,6 @@ from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.task import SPLITS, train_size
 from tiejax.models import counts
 
-ARMS = 2  # per seed: untied and tied
 MOST_PER_CHUNK, BUFFER = 64, 2**28  # limits of a chunk: records, and bytes of the records of all members
 MODELS = ("seeds", "hidden", "token_hidden", "channel_hidden", "feed_forward", "width", "layers")
 RECORDS = ("seeds", "steps", "record_every", "exact_every")
@@ -35,13 +34,9 @@ def need(settings: Any) -> Need:
     Variants train one after the other, so that the largest one determines the memory; their records stay on disk.
     """
     if settings.variants:
-        needs = [need_of_arms(variant, ARMS) for variant in settings.by_variant.values()]
+        needs = [need(variant) for variant in settings.by_variant.values()]
         return max(needs, key=lambda need: need.total)._replace(disk=sum(need.disk for need in needs))
-    return need_of_arms(settings, ARMS)
-
-
-def need_of_arms(settings: Any, arms: int, by_use: bool = False) -> Need:
-    """Return the needs of a run with `arms` arms per seed. by_use: whether moments are also kept for each use of a table."""
+    arms, by_use = len(settings.arm_policies), "split" in settings.arm_policies  # by use: moments of each use of a table
     task, seeds, of_model = settings.tasks[0], settings.number_of_seeds * len(settings.tasks), parameters(settings)
     members = arms * seeds
     state = members * (STATE * of_model + (MOMENTS * FLOAT * 2 * task.vocabulary * settings.width if by_use else 0))
@@ -94,10 +89,10 @@ def _exact_bytes(settings: Any) -> int:
     return records_of(settings.steps, settings.exact_every) * bytes_of_exact_record(settings)
 
 
-def records_per_chunk(settings: Any, arms: int) -> int:
+def records_per_chunk(settings: Any) -> int:
     """Return the number of records per chunk: as many as fit in `BUFFER` bytes for all members, but at least two."""
     bytes_per_member = bytes_of_record(settings) + bytes_of_exact_record(settings)
-    members = arms * settings.number_of_seeds * len(settings.tasks)
+    members = len(settings.arm_policies) * settings.number_of_seeds * len(settings.tasks)
     return int(max(2, min(MOST_PER_CHUNK, BUFFER // (members * bytes_per_member))))
 
 

@@ -16,7 +16,6 @@ from tiejax.lab.runs.finish import finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import InSeries, Looks, train_parts
 from tiejax.lab.runs.train import begin
-from tiejax.lab.settings.sizes import Need
 from tiejax.lab.studies.exor import dose_page, figures, page
 from tiejax.lab.studies.exor.analysis import analyse, registered_claims
 from tiejax.lab.studies.exor.claim_values import Setup
@@ -58,7 +57,6 @@ class Kind(NamedTuple):
     experiment: str
     compared: str
     arms: Sequence[str]
-    need: Callable[[Any], Need]
     build: Callable[[Any], Ensemble]
     arrays: Callable[[Records, Any], dict[str, np.ndarray]]
     claims: Callable[[Any, Metrics, Path | None, int], Sequence[Claim]]
@@ -76,7 +74,7 @@ def kind_of(settings: Settings) -> Kind:
     doses = f" x {counted(len(settings.tasks), 'dose')}" if settings.doses is not None else ""
     ends = (conclude, page.page) if settings.doses is None else (conclude_doses, dose_page.page)
     compared = f": {{seeds}}{doses}, tied and untied"
-    return Kind("exor", compared, ARMS, need, build_ensemble, named_arrays, claims_on_first, *ends)
+    return Kind("exor", compared, ARMS, build_ensemble, named_arrays, claims_on_first, *ends)
 
 
 def train_and_report(
@@ -98,7 +96,7 @@ def train_and_report(
     settings, directory = launched.settings, launched.run
     announce(settings, kind.compared, console)
 
-    on_disk = kind.need(settings).disk > 0
+    on_disk = need(settings).disk > 0
     scratch = directory.path if on_disk and directory is not None else None
 
     def test(settings: Settings, records: Records, looks: Looks) -> list[dict[str, Any]]:

@@ -16,10 +16,18 @@ from tiejax.lab.studies.exor.claims import DISTANCE, NATS
 from tiejax.lab.studies.exor.settings import run_name
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS, replace_diverged, replace_undefined
-from tiejax.statistics.claims import Claim
+from tiejax.statistics.claims import Claim, Family, Goal
 
 Bodies = Mapping[str, Mapping[str, Any]]
-HALF_ASKED, MAIN_BIAS, MAIN_FAST = ("half", "asked"), ("main", "bias"), ("main", "fast-tables")
+# The registered claims about changes of the price, by variant and arm: in words, and the sign.
+CHANGES = {
+    ("half", "asked"): (
+        f"In half, a softmax over the symbols that are asked for changes the price of tying by less than {NATS:g} nat.",
+        0,
+    ),
+    ("main", "bias"): ("In main, a bias of the logits lowers the price of tying.", -1),
+    ("main", "fast-tables"): ("In main, twice the learning rate of the tables lowers the price of tying.", -1),
+}
 # Registered ones: (DH fails, DH holds). main and half have the same symbols, as no-dh and dh do. main and dh also differ in
 # their symbols, and half costs more than dh although no pair of spellings violates DH in either.
 INTERACTIONS = (("main", "half"), ("no-dh", "dh"))
@@ -128,7 +136,7 @@ def arm_claims(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> 
             found.append(_price(name, np.array(list(costs[name].values()))))
             if "published" in arms:
                 found.append(_change(variant, arm, _paired(costs[name], costs[variant])))
-    if "published" in arms and MAIN_BIAS[0] in variants and MAIN_BIAS[1] in arms:
+    if "published" in arms and "main" in variants and "bias" in arms:
         found.append(_distance(_paired(*(_tied_distance(bodies[name]) for name in ("main-bias", "main")))))
     # Without exact risk there are no prices.
     return [claim for claim in found if len(claim.differences)]
@@ -143,17 +151,11 @@ def _price(name: str, costs: np.ndarray) -> Claim:
 def _change(variant: str, arm: str, differences: np.ndarray) -> Claim:
     """Return the claim about the price of an arm, less that of the published arm."""
     estimand = f"the price of tying in {variant} ({arm} - published)"
-    name, words = f"price/{variant}-{arm}", f"{arm} changes the price of tying in {variant}"
-    if (variant, arm) == HALF_ASKED:
-        words = f"In half, a softmax over the symbols that are asked for changes the price of tying by less than {NATS:g} nat."
-        return Claim(name, words, estimand, differences, 0, goal="equivalence", unit="nats", margin=NATS)
-    if (variant, arm) == MAIN_BIAS:
-        words = "In main, a bias of the logits lowers the price of tying."
-        return Claim(name, words, estimand, differences, -1, unit="nats", margin=NATS)
-    if (variant, arm) == MAIN_FAST:
-        words = "In main, twice the learning rate of the tables lowers the price of tying."
-        return Claim(name, words, estimand, differences, -1, unit="nats", margin=NATS)
-    return Claim(name, f"{words}.", estimand, differences, -1, family="exploratory", unit="nats", margin=NATS)
+    words, sign = CHANGES.get((variant, arm), (f"{arm} changes the price of tying in {variant}.", -1))
+    family: Family = "registered" if (variant, arm) in CHANGES else "exploratory"
+    goal: Goal = "difference" if sign else "equivalence"
+    name = f"price/{variant}-{arm}"
+    return Claim(name, words, estimand, differences, sign, goal=goal, family=family, unit="nats", margin=NATS)
 
 
 def _distance(differences: np.ndarray) -> Claim:

@@ -21,6 +21,7 @@ from tiejax.pretraining.masked import masked_loss_on_devices, predict_masked
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.pretraining.validation import Validation, batches_of_epoch, held_out_rows
 from tiejax.statistics.untie_arms import Arms
+from tiejax.text import masked_bigrams
 from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream, TextFeed
 from tiejax.training.optimizer import TableRecipe
@@ -142,6 +143,18 @@ def validation_rows(settings: Settings, text: Text, plan: StepPlan) -> tuple[Str
         return stream, settings.validation_batches
     stream = dataclasses.replace(stream, multiple=plan.rows)
     return stream, batches_of_epoch(stream, plan)
+
+
+def losses_of_bigrams(settings: Settings, text: Text, plan: StepPlan) -> dict[str, float]:
+    """Return the losses of masked tokens, in nats, of three bigram models (see `masked_bigrams.losses_of_bigrams`).
+
+    They are counted on exactly the sentences that the steps of the first seed read, each once: all sentences in a run of an
+    epoch or more (and at most the first `MOST_TOKENS` tokens). They are scored on the sentences of a validation.
+    """
+    stream, batches = validation_rows(settings, text, plan)
+    read = masked_bigrams.sentences_of(feed_of(settings, text, plan).stream(settings.seed_list[0]), plan.steps * plan.rows)
+    held_out = masked_bigrams.sentences_of(stream, batches * plan.rows)
+    return masked_bigrams.losses_of_bigrams(read, held_out, text.twins, text.vocabulary.special)
 
 
 def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.Ensemble:

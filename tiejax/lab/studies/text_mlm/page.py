@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting import untie_curve
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import (
@@ -151,6 +152,18 @@ def page(run: RunOnPage) -> str:
         numbers=tables(results) | uses_table(results["uses"], ARMS),
         reproduce=reproduction(run.facts, run.settings_text),
     )
+
+
+def untie_page(run: RunOnPage) -> str:
+    """Return the HTML report of a run with members that untie."""
+    results, settings = run.results, run.settings
+    setting = {
+        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that comes with CPython",
+        "data": data_words(results["data"]),
+        "model": f"{settings['layers']} layers of width {settings['width']}, {settings['heads']} heads",
+        "final": "validation loss and distances: means over the last tenth of the records",
+    }
+    return untie_curve.render("Masked language modelling on text: tied, then untied", setting, run)
 
 
 def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:

@@ -16,8 +16,15 @@ from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, check_same_data, timing_of, train, warn_of_deadlock
-from tiejax.lab.studies.text_mlm import bigram, claims, figures, page, untie_page
-from tiejax.lab.studies.text_mlm.ensemble import arms_of, build_ensemble, facts_of_model, names_of_arms, reach
+from tiejax.lab.studies.text_mlm import claims, figures, page
+from tiejax.lab.studies.text_mlm.ensemble import (
+    arms_of,
+    build_ensemble,
+    facts_of_model,
+    losses_of_bigrams,
+    names_of_arms,
+    reach,
+)
 from tiejax.lab.studies.text_mlm.records import named_arrays, with_distances
 from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.lab.studies.text_mlm.text import Text, pairs_of
@@ -54,7 +61,7 @@ def run(launched: Launched, console: Console) -> int:
     with console.stage("analysis"):
         metrics = named_arrays(trained.records, settings, text, arms)
         directory.write_metrics(metrics)
-        bigrams = bigram.losses_of_bigrams(settings, text, plan)
+        bigrams = losses_of_bigrams(settings, text, plan)
         gate = Gate(min(bigrams.values()), settings.gate)
         body, plots = conclude(settings, plan, metrics, gate) if arms is None else conclude_untying(arms, metrics, gate)
     results = plain(
@@ -69,7 +76,7 @@ def run(launched: Launched, console: Console) -> int:
             "timing": timing_on_text(trained, models, plan),
         }
     )
-    finish(launched, console, results, plots, page.page if arms is None else untie_page.page)
+    finish(launched, console, results, plots, page.page if arms is None else page.untie_page)
     return 0
 
 

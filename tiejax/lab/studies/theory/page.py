@@ -88,28 +88,26 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
 
 def headings(results: Mapping[str, Any]) -> list[str]:
     """Return the columns of the table of members."""
-    pairs = [f"{pair}, {table}: {kind}" for pair in results["pairs"] for table, kind in _COLUMNS]
-    reading = ["reading map", *(f"{pair}, read: relative" for pair in results["pairs"])] if _has_reading(results) else []
-    return ["seed", "loss - Bayes", "|gradient|", "iterations", *pairs, *reading, "ended by"]
+    return ["seed", "loss - Bayes", "|gradient|", "iterations", *_measured(results).values(), "ended by"]
 
 
-_COLUMNS = (("input", "distance"), ("input", "relative"), ("output", "relative"))
-
-
-def _has_reading(results: Mapping[str, Any]) -> bool:
-    return any("reading" in member["measures"] for rows in results["members"].values() for member in rows)
+def _measured(results: Mapping[str, Any]) -> dict[str, str]:
+    """Return the measures in the table of members, with their headings."""
+    columns = (("input", "distance"), ("input", "relative"), ("output", "relative"))
+    shown = {f"{table}/{pair}/{kind}": f"{pair}, {table}: {kind}" for pair in results["pairs"] for table, kind in columns}
+    if any("reading" in member["measures"] for rows in results["members"].values() for member in rows):
+        shown |= {"reading": "reading map"} | {f"read/{pair}/relative": f"{pair}, read: relative" for pair in results["pairs"]}
+    return shown
 
 
 def _row(member: Mapping[str, Any], results: Mapping[str, Any]) -> list[str]:
     bayes, found = results["bayes_cross_entropy"], member["measures"]
-    measured = [f"{table}/{pair}/{kind}" for pair in results["pairs"] for table, kind in _COLUMNS]
-    measured += ["reading", *(f"read/{pair}/relative" for pair in results["pairs"])] if "reading" in found else []
     return [
         str(member["seed"]),
         _change([loss - bayes for loss in member["loss"]]),
         _change(member["gradient"]),
         f"{member['iterations']:,}",
-        *(_change([found[name][0], found[name][-1]]) for name in measured),
+        *(_change([found[name][0], found[name][-1]]) for name in _measured(results)),
         member["reason"].split(":")[0].lower(),
     ]
 

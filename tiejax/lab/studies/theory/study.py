@@ -133,7 +133,7 @@ def continue_members(
         found = minimiser.minimise(start, settings.iterations, on_path)
         rows.append(
             {"seed": seed, "loss": found.losses, "gradient": found.gradients, "iterations": found.iterations}
-            | {"reason": found.reason, "path": found.path, "measures": join(path)}
+            | {"reason": found.reason, "path": found.path, "measures": {name: [at[name] for at in path] for name in path[0]}}
         )
     progress(f"{arm} members", len(members), len(members))
     return rows
@@ -151,11 +151,6 @@ def measures(engine: Engine, params: Any) -> dict[str, float]:
         return found
     read = distances(np.asarray(params["embed"]["embedding"]) @ reading.T, task)
     return found | {"reading": smallest_share(reading)} | {f"read/{pair}/relative": both[1] for pair, both in read.items()}
-
-
-def join(path: Sequence[dict[str, float]]) -> dict[str, list[float]]:
-    """Return the measures along a path, by name."""
-    return {name: [point[name] for point in path] for name in path[0]}
 
 
 def moved_apart(params: Any, task: EXor, relative: float, tied: bool) -> Any:

@@ -8,8 +8,8 @@ from tiejax.lab.settings.shared import UntieSettings, with_defaults
 from tiejax.lab.settings.sizes import most_of
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.exor import settings as exor
+from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
-from tiejax.lab.studies.untying import sizes
 from tiejax.statistics.untie_arms import Arms
 from tiejax.system.visible import cut
 from tiejax.tying.policies import POLICIES, Policy
@@ -86,6 +86,11 @@ class Settings(UntieSettings, exor.Settings):
         """The arms of every seed: three baselines and the points of the untie curves."""
         assert self.steps is not None
         return Arms.of(self.untie_at or [], self.steps, self.policies, self.new)
+
+    @property
+    def arm_policies(self) -> list[str]:
+        """The policy by which each arm of a seed unties; "" for the baselines."""
+        return self.untie_arms.policy.tolist()
 
 
 STUDY = Study(

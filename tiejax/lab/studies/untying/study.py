@@ -15,12 +15,10 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor import ensemble as exor
-from tiejax.lab.studies.exor.sizes import records_per_chunk
 from tiejax.lab.studies.exor.study import Concluded, Kind, Metrics, train_and_report
 from tiejax.lab.studies.exor.task import bayes_risk, split
 from tiejax.lab.studies.exor.trajectories import TABLES, solves, trajectories
 from tiejax.lab.studies.untying.settings import Settings
-from tiejax.lab.studies.untying.sizes import need
 from tiejax.statistics.arms import diverged_members, replace_diverged
 from tiejax.statistics.claims import Claim
 from tiejax.statistics.untie_curve import Finals, analyse, claims
@@ -35,7 +33,7 @@ def run(launched: Launched, console: Console) -> int:
     """Run the study; return its exit status."""
     arms = launched.settings.untie_arms.names
     compared = f", tied and untied: {{seeds}} x {len(arms)} arms"
-    kind = Kind("untying", compared, arms, need, build_ensemble, named_arrays, claims_on_first, conclude, page)
+    kind = Kind("untying", compared, arms, build_ensemble, named_arrays, claims_on_first, conclude, page)
     return train_and_report(launched, console, begin(launched, console), kind)
 
 
@@ -44,15 +42,8 @@ def build_ensemble(settings: Settings) -> Ensemble:
     assert settings.steps is not None
     arms = settings.untie_arms
     arm_ties, phases = training.phases_of_arms(arms.step.tolist(), settings.steps, arms.policy.tolist(), arms.new.tolist())
-    optimizer = exor.make_optimizer(settings, counts="leaf")
-    return dataclasses.replace(
-        exor.build_ensemble(settings),
-        optimizer=optimizer,
-        arm_ties=arm_ties,
-        phases=phases,
-        members=training.Vmapped(exor.seeds_at_once(settings, len(arms.step))),
-        records_per_chunk=records_per_chunk(settings, len(arms.step)),
-    )
+    ensemble, optimizer = exor.build_ensemble(settings), exor.make_optimizer(settings, counts="leaf")
+    return dataclasses.replace(ensemble, optimizer=optimizer, arm_ties=arm_ties, phases=phases)
 
 
 def named_arrays(records: Records, settings: Settings) -> dict[str, np.ndarray]:
