@@ -38,7 +38,8 @@ def test_untied_checkpoint(here, command):
     assert (ended.status, ended.err) == (0, "")
     assert "report: found/report.html" in ended.out
     results = json.loads((here / "found/results.json").read_text())
-    arrays = np.load(here / "found/metrics.npz")
+    with np.load(here / "found/metrics.npz") as file:
+        arrays = dict(file)
     x, y = first.astype(np.float64), second.astype(np.float64)
 
     counts = dict(zip(TOKENS, [0, 0, 0, 0, 0, 3, 3, 1, 1, 0, 1, 2], strict=True))
