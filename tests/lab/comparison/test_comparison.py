@@ -127,6 +127,11 @@ def test_models_that_do_not_pass_the_gate_decide_nothing(tmp_path):
     """With rates to choose, the run ends before its first seed; with one rate, it is reported without tests."""
     with pytest.raises(ValueError, match=r"^gate: the tied models end with .* nats, the untied models end with"):
         comparison(gate=0.1, rates=[0.1, 0.2], steps=6).run(tmp_path / "tuned")
+    with pytest.raises(ValueError, match=r"^gate: the tied models") as kept:  # the exception keeps what it refers to
+        comparison(gate=0.1, rates=[0.1, 0.2], steps=6).run(tmp_path / "tuned", resume=True)
+    with pytest.raises(ValueError, match=r"^gate: the tied models"):
+        comparison(gate=0.1, rates=[0.1, 0.2], steps=6).run(tmp_path / "tuned", resume=True)
+    del kept
     assert not [*(tmp_path / "tuned" / "finished").glob("tied*")]
     outcome = comparison(gate=0.1, rates=[0.1], steps=6, arms=[tied, untied]).run(tmp_path / "given", seeds=6)
     assert {row["verdict"] for row in outcome.claims} == {"exploratory"}

@@ -43,7 +43,7 @@ def main(study: Study, argv: Sequence[str]) -> int:
         console.result(f"the run is finished: {Path(launched.settings.out) / 'report.html'}")
         return 0
     try:
-        with launched.tracker:
+        with launched:
             return int(function_of(study.run)(launched, console))
     except Stopped as stopped:
         console.result(f"stopped {stopped}; continue with the same command and --resume")

@@ -12,7 +12,7 @@ from tiejax.lab.settings.study import Study, function_of
 
 
 class Launched(NamedTuple):
-    """A process that is ready to run a study.
+    """A process that is ready to run a study, and the context in which it does: at its end the run directory is unlocked.
 
     settings: resolved. switches: name -> whether it was given. command: the command line that repeats the run from scratch.
     run: the reserved run directory; None in all but the first of several processes, and if `finished`. first: whether this is
@@ -29,6 +29,18 @@ class Launched(NamedTuple):
     finished: bool
     prepared: Any
     tracker: trackers.Tracker = trackers.Tracker()
+
+    def __enter__(self) -> "Launched":
+        self.tracker.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Close the tracker and unlock the run directory, to which an exception that a notebook keeps may refer."""
+        try:
+            self.tracker.__exit__(*error)
+        finally:
+            if self.run is not None:
+                self.run.release()
 
 
 def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> Launched:

@@ -163,7 +163,7 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
     ready = prepare(STUDY, request, launched.first, alone=jax.process_count() == 1)._replace(command=launched.command)
     if launched.first:
         ready = reserve(STUDY, ready)
-    with ready.tracker:
+    with ready:
         write_environment(ready)
         return study.train_and_report(ready, console, stop, study.kind_of(own), series)
 
