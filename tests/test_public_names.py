@@ -59,8 +59,8 @@ def test_the_former_value_of_a_gradient_warns():
     """In a process of its own, where the types of arguments are not checked."""
     ended = run_python("from tiejax import Tie; print(Tie('a', 'b', gradient='owner') == Tie('a', 'b', gradient='source'))")
     assert (ended.returncode, ended.stdout) == (0, "True\n")
-    assert ended.stderr == (
-        "<string>:1: DeprecationWarning: gradient='owner' of a Tie is now 'source'; the former value goes in 0.8\n"
+    assert ended.stderr.splitlines()[0] == (  # Python 3.13 shows the line of code as well
+        "<string>:1: DeprecationWarning: gradient='owner' of a Tie is now 'source'; the former value goes in 0.8"
     )
 
 

@@ -370,6 +370,9 @@ def adjoint(transform: AnyTransform, gradient: Any, source: Any) -> Any:
 def result(transform: AnyTransform, x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the target; raises TieError if the transform does not fit those of the source."""
     for part in parts(transform):
+        if isinstance(part, Transpose) and len(x.shape) >= 2:  # not traced, which would turn 64 bits of numpy into 32
+            x = jax.ShapeDtypeStruct(swap_last_two(x.shape), x.dtype)
+            continue
         try:
             found = jax.eval_shape(part.apply, jax.ShapeDtypeStruct(x.shape, x.dtype))
             x = jax.ShapeDtypeStruct(found.shape, found.dtype)
