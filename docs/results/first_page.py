@@ -3,10 +3,10 @@
 It is text (SVG), so that a test can compare it with the run, and its letters are those of a page.
 """
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping
 from typing import Any
 
+from tiejax.lab.reporting.figures import GREEN, ORANGE
 from tiejax.lab.reporting.words import number
 
 FILE = "causal_untying_length.json"
@@ -17,12 +17,12 @@ TICKS = (0, 0.05, 0.1)
 WIDTH, ROW, TOP = 440, 50, 30
 LEFT, SCALE = 180, 2_300  # place of 0, and pixels a nat
 HALO = ' stroke="#fff" stroke-width="4" paint-order="stroke"'  # of numbers, where a line passes behind them
-COLOURS = ("#d55e00", "#009e73")
+COLOURS = ORANGE, GREEN
 
 
 def figure(run: Mapping[str, Any]) -> str:
     """Return the figure as SVG: a dot for each seed, and a bar and a number for the mean."""
-    rows = {row["id"]: row["differences"] for row in run["claims"]}
+    rows = {row["id"]: row for row in run["claims"]}
     bottom = TOP + ROW * len(ROWS)
     parts = [_line(_x(tick), TOP, _x(tick), bottom, "#000" if tick == 0 else "#ccc") for tick in TICKS]
     parts += [_text(_x(tick), bottom + 20, f"{tick:g}", "middle") for tick in TICKS]
@@ -36,8 +36,8 @@ def figure(run: Mapping[str, Any]) -> str:
     return "\n".join([head, f'<rect width="{WIDTH}" height="{bottom + 70}" fill="#fff"/>', *parts, "</svg>", ""])
 
 
-def _row(label: str, values: Sequence[float], y: float, colour: str) -> list[str]:
-    mean = fmean(values)
+def _row(label: str, row: Mapping[str, Any], y: float, colour: str) -> list[str]:
+    mean, values = row["estimate"], row["differences"]
     dots = [f'<circle cx="{_x(value):.1f}" cy="{y:g}" r="5" fill="{colour}" fill-opacity=".4"/>' for value in values]
     bar = _line(_x(mean), y - 14, _x(mean), y + 14, colour, 4)
     return [_text(8, y + 6, label), *dots, bar, _text(_x(mean), y - 17, number(mean), "middle", HALO)]
