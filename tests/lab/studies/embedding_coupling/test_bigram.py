@@ -52,8 +52,24 @@ def test_losses_are_those_of_the_sentences_that_the_steps_read(folder):
     assert min(longer.values()) < min(found.values())
 
 
+def write_chain(file):
+    """Write sentences of 100 words, in which one of three words follows each, so that a neighbour says much about a word."""
+    rng = np.random.default_rng(0)
+    words = [first + second for first in "bdfgklmnpr" for second in ("ab", "ed", "if", "og", "uk", "al", "em", "in", "or", "us")]
+    follow = rng.integers(len(words), size=(len(words), 3))
+    sentences = []
+    for _ in range(1500):
+        chain = [rng.integers(len(words))]
+        while len(chain) < 10:
+            chain.append(rng.choice(follow[chain[-1]]))
+        sentences.append(" ".join(words[word] for word in chain).capitalize() + ".")
+    file.write_text(" ".join(sentences))
+    return file
+
+
 def test_sentences_are_whole_in_one_language_of_a_cipher(folder):
-    settings, given = prepared(folder, "--cipher", "true", "--parallel", f"[{folder}/first.txt]", "--steps", 2000)
+    cipher = ("--corpus", write_chain(folder / "chain.txt"), "--cipher", "true", "--parallel", f"[{folder}/first.txt]")
+    settings, given = prepared(folder, *cipher, "--steps", 2000)
     found, text = losses_of_bigrams(settings, given.text, given.plan), given.text
     mixed = masked_bigrams.losses_of_bigrams(text.train, text.validation, text.twins, text.vocabulary.special)
     assert found["both"] < mixed["both"] - 0.3
