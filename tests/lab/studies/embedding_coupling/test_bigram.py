@@ -55,7 +55,8 @@ def test_losses_are_those_of_the_sentences_that_the_steps_read(folder):
 def write_chain(file):
     """Write sentences of 100 words, in which one of three words follows each, so that a neighbour says much about a word."""
     rng = np.random.default_rng(0)
-    words = [first + second for first in "bdfgklmnpr" for second in ("ab", "ed", "if", "og", "uk", "al", "em", "in", "or", "us")]
+    ends = ("ab", "ed", "if", "og", "uk", "al", "em", "in", "or", "us")
+    words = [first + end for first in "bdfgklmnpr" for end in ends]
     follow = rng.integers(len(words), size=(len(words), 3))
     sentences = []
     for _ in range(1500):
