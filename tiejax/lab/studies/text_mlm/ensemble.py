@@ -5,6 +5,7 @@ In shapes, `rows` are the rows of a step on one device, with `length` tokens eac
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
@@ -25,6 +26,7 @@ from tiejax.text import masked_bigrams
 from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream, TextFeed
 from tiejax.training.optimizer import TableRecipe
+from tiejax.training.records import Records
 
 
 def build_model(settings: Settings, text: Text) -> Any:
@@ -247,3 +249,32 @@ def facts_of_model(settings: Settings, ensemble: training.Ensemble) -> dict[str,
         "parameters_untied": number,
         "parameters_tied": number - math.prod(shapes["head"]["embedding"].shape),
     }
+
+
+def named_arrays(records: Records, settings: Settings, text: Text, arms: Arms | None = None) -> dict[str, np.ndarray]:
+    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, validations as `validation_*`."""
+    arrays = {
+        "arms": np.array(settings.compared),
+        "seeds": np.array(settings.seed_list),
+        "bucket_names": np.array(buckets_of(text)[0]),
+        **pairs_of(text)[1],
+    }
+    if arms is not None:
+        arrays |= arms.arrays
+    return arrays | training.by_arm(records, {"record": "", "validation": "validation_"})
+
+
+def with_distances(records: Records, pairs: Mapping[str, np.ndarray]) -> Records:
+    """Return records with the mean distances of each set of pairs, such as `distance_input/twins .5`.
+
+    pairs: the description of the recorded pairs, from `pairs_of`.
+    """
+    if "record" not in records:
+        return records
+    record = dict(records["record"])
+    for number, name in enumerate(pairs["set_names"]):
+        for table in ("input", "output"):
+            distances = record[f"distance_{table}"][..., pairs["pair_set"] == number]
+            if distances.shape[-1]:
+                record[f"distance_{table}/{name}"] = distances.mean(-1)
+    return {**records, "record": record}
