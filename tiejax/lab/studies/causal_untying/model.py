@@ -46,8 +46,6 @@ class Size(NamedTuple):
 
 def size_of(settings: Settings, vocabulary: int, arm: Arm) -> Size:
     """Return the size of an arm's model; the wide and the deep tied one have about as many parameters as an untied one."""
-    assert settings.width is not None
-    assert settings.layers is not None
     assert settings.context is not None
     hidden = sizes.FEED_FORWARD * settings.width
     size = vocabulary, settings.layers, settings.width, hidden, settings.context
@@ -67,7 +65,6 @@ def size_of(settings: Settings, vocabulary: int, arm: Arm) -> Size:
 def build_model(settings: Settings, vocabulary: int, arm: Arm) -> models.LanguageModel:
     """Return the model of an arm."""
     assert settings.context is not None
-    assert settings.width is not None
     shape = size_of(settings, vocabulary, arm)
     size = vocabulary, shape.layers, shape.width, settings.heads, shape.feed_forward, settings.context
     return gpt2.build(*size, head_bias=arm.bias, embed_width=settings.width // 2 if arm.factorised else None)

@@ -112,7 +112,7 @@ def blocks_of(settings: Settings, parts: Sequence[list[int]], size: int) -> list
     """
     primary, control = ([arm for arm in settings.arms if arm.cosine == cosine] for cosine in (False, True))
     main, with_more = segments.segments_of(primary), segments.segments_of([*primary, *settings.explored])
-    with_control = set([seed for part in parts for seed in part][: settings.control_seeds or 0])
+    with_control = set([seed for part in parts for seed in part][: settings.control_seeds])
     found = [(block, main if number else with_more) for number, block in enumerate(segments.blocks_of(parts, size))]
     chosen = [[seed for seed in block if seed in with_control] for block, _ in found]
     return found + [(block, segments.segments_of(control)) for block in chosen if block]
@@ -134,7 +134,7 @@ def announce(settings: Settings, text: Text, console: Console) -> None:
     parameters = {row["arm"]: row["parameters"] for row in models_of(settings, text)}
     console.say(
         f"{counted(len(settings.arms), 'arm')} x {counted(settings.number_of_seeds, 'seed')}, "
-        f"{counted(settings.layers or 0, 'layer')} of width {settings.width}, "
+        f"{counted(settings.layers, 'layer')} of width {settings.width}, "
         f"{parameters[plan.TIED]:,} parameters tied and {parameters[plan.NEVER_INDEPENDENT]:,} untied, on "
         f"{jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )
