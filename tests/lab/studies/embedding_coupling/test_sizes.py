@@ -14,7 +14,7 @@ from tiejax.lab.studies.embedding_coupling.preparation import check_sizes
 from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES, STUDY, Settings
 from tiejax.lab.studies.embedding_coupling.text import Text
 from tiejax.models import bert
-from tiejax.pretraining.masked_lm import MaskedLM
+from tiejax.pretraining.masked import MaskedLM
 from tiejax.text.tokenizer import SPECIAL
 from tiejax.text.twins import Twins
 

@@ -21,8 +21,7 @@ from tiejax.lab.studies.causal_untying.plan import Arm
 from tiejax.lab.studies.causal_untying.settings import DECAY, WARM_UP, Settings
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.models import counts, gpt2
-from tiejax.pretraining.causal import causal_loss
-from tiejax.pretraining.loss import Head, predict_slots
+from tiejax.pretraining.loss import Head, causal_loss, predict_slots
 from tiejax.text.blocks import spread
 from tiejax.text.planted_pairs import CHOICES, Choices, choices
 from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer, with_rates

@@ -23,7 +23,7 @@ from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
-from tiejax.pretraining.masked_lm import TIE, MaskedLM
+from tiejax.pretraining.masked import TIE, MaskedLM
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.pretraining.validation import Validation, held_out_rows
 from tiejax.text import masked_bigrams

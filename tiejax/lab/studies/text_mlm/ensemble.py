@@ -5,20 +5,18 @@ In shapes, `rows` are the rows of a step on one device, with `length` tokens eac
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
 from tiejax import models, training, tying
 from tiejax.geometry.uses import use_gradients
 from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.lab.studies.text_mlm.text import Text, buckets_of, pairs_of
-from tiejax.pretraining.loss import Head, Predicted
-from tiejax.pretraining.masked import masked_loss_on_devices, predict_masked
+from tiejax.pretraining.masked import MaskedLM
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.pretraining.validation import Validation, batches_of_epoch, held_out_rows
 from tiejax.statistics.untie_arms import Arms
@@ -57,66 +55,21 @@ def build_model(settings: Settings, text: Text) -> Any:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class TextObjective:
-    """Initialisation, batches, loss and measurements of a member.
+def recorder_of(objective: MaskedLM, text: Text) -> Callable[..., dict[str, jax.Array]]:
+    """Return what measures a record: metrics, the gradients of each use of the tables, distances of pairs, and norms.
 
-    pairs: pairs of ids with recorded distances. bucket: the token-frequency bucket of every id, out of `buckets`.
+    `distance_*` is `[pairs]`, `use_bucket_*` is `[buckets]`; all others are scalars.
     """
+    first, second = jnp.asarray(pairs_of(text)[0], jnp.int32).reshape(-1, 2).T
+    names, bucket = buckets_of(text)
 
-    settings: Settings
-    model: Any
-    masking: Masking
-    pairs: Int[Array, "pairs 2"]
-    bucket: Int[np.ndarray, " vocabulary"]
-    buckets: int
-
-    @classmethod
-    def of(cls, settings: Settings, text: Text, plan: StepPlan) -> "TextObjective":
-        """Build the objective from resolved settings, a text and a step plan."""
-        masking = Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, plan.slots)
-        pairs = jnp.asarray(pairs_of(text)[0], jnp.int32).reshape(-1, 2)
-        names, bucket = buckets_of(text)
-        return cls(settings, build_model(settings, text), masking, pairs, bucket, len(names))
-
-    def init(self, key: jax.Array) -> Any:
-        """Return initial parameters."""
-        return self.model.init(key, jnp.zeros((1, self.settings.max_length), jnp.int32))["params"]
-
-    def sample(self, seed_key: training.SeedKey, step: jax.Array, rows: Any) -> MaskedRows:
-        """Draw twins and masks for the rows of a step (`packing.Rows`), independently at every visit of a sentence."""
-        key = jax.random.fold_in(training.stream(seed_key.key, "data"), step)
-        return self.masking.visit(rows.tokens, rows.segments, rows.row, key)
-
-    def encode(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> Float[Array, "rows length width"]:
-        """Return the encoder's hidden states; key: random key of dropout, None for no dropout."""
-        drops = key is not None and max(self.settings.dropout, self.settings.attention_dropout or 0) > 0
-        # Devices hold different rows, which need different dropout masks.
-        rngs = {"dropout": jax.random.fold_in(key, masked.row[0])} if key is not None and drops else None
-        variables = {"params": params}
-        return self.model.apply(variables, masked.tokens, None, masked.segments, not drops, rngs=rngs, method="encode")
-
-    def loss(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return this device's share of the mean loss over the masked tokens of a step, and the metrics of the step."""
-        return masked_loss_on_devices(self.encode(params, masked, key), head_of(params), masked)
-
-    def predict(self, params: Any, masked: MaskedRows) -> Predicted:
-        """Return the predictions at every slot, without dropout."""
-        states = self.encode(params, masked, None)
-        return predict_masked(states, head_of(params), masked, masked.weight)[1]
-
-    def measure(self, params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
-        """Return the record of a step: its metrics, the gradients of each use of the tables, distances of pairs, and norms.
-
-        `distance_*` is `[pairs]`, `use_bucket_*` is `[buckets]`; all others are scalars.
-        """
-        (_, metrics), gradients = jax.value_and_grad(self.loss, has_aux=True)(params, masked, None)
+    def measure(params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
+        (_, metrics), gradients = jax.value_and_grad(objective.loss, has_aux=True)(params, masked, None)
         # In a tied model, the (unweighted) sum of these is the gradient of the table.
         by_input, by_output = training.total((gradients["embed"]["embedding"], gradients["head"]["embedding"]))
-        uses = use_gradients(by_input, by_output, self.bucket, self.buckets)
+        uses = use_gradients(by_input, by_output, bucket, len(names))
         measured = {f"train_{name}": value for name, value in metrics.items()}
         measured |= {f"use_{name}": value for name, value in uses.items()}
-        first, second = self.pairs[:, 0], self.pairs[:, 1]
         for name, part in (("input", "embed"), ("output", "head")):
             table = params[part]["embedding"]
             measured[f"distance_{name}"] = jnp.linalg.norm(table[first] - table[second], axis=-1)
@@ -124,10 +77,7 @@ class TextObjective:
         finite = training.all_finite((params, metrics))
         return measured | {"overflow": training.total(masked.overflow), "finite": finite}
 
-
-def head_of(params: Any) -> Head:
-    """Return the prediction head of parameters, with a bias if they have one."""
-    return Head(params["head"]["embedding"], bias=params["head"].get("bias"))
+    return measure
 
 
 def feed_of(settings: Settings, text: Text, plan: StepPlan) -> TextFeed:
@@ -161,15 +111,15 @@ def losses_of_bigrams(settings: Settings, text: Text, plan: StepPlan) -> dict[st
 
 def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.Ensemble:
     """Build the ensemble of resolved settings, with its recorders."""
-    objective, (stream, batches) = TextObjective.of(settings, text, plan), validation_rows(settings, text, plan)
-    validation = Validation(
-        objective.predict,
-        objective.masking,
-        held_out_rows(stream, batches, plan),
-        objective.bucket,
-        objective.buckets,
-        plan.rows_of_device,
-    )
+    objective, (stream, batches) = MaskedLM(build_model(settings, text)), validation_rows(settings, text, plan)
+    masking, (names, bucket) = Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, plan.slots), buckets_of(text)
+    held_out = held_out_rows(stream, batches, plan)
+    validation = Validation(objective.predict, masking, held_out, bucket, len(names), plan.rows_of_device)
+
+    def sample(seed_key: training.SeedKey, step: jax.Array, rows: Any) -> MaskedRows:
+        """Draw twins and masks for the rows of a step (`packing.Rows`), independently at every visit of a sentence."""
+        key = jax.random.fold_in(training.stream(seed_key.key, "data"), step)
+        return masking.visit(rows.tokens, rows.segments, rows.row, key)
 
     def validate(params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
         return validation.measure(params, jax.random.fold_in(training.stream(seed_key.key, "validation"), step))
@@ -184,7 +134,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
     tables = TableRecipe(models.TABLE_PATHS, rate=settings.table_rate)
     return training.Ensemble(
         init=objective.init,
-        sample=objective.sample,
+        sample=sample,
         loss=objective.loss,
         optimizer=training.make_optimizer(
             settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts, tables=tables
@@ -194,7 +144,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         phases=phases,
         steps=plan.steps,
         recorders={
-            "record": training.Recorder(settings.record_every, objective.measure, plan.epoch),
+            "record": training.Recorder(settings.record_every, recorder_of(objective, text), plan.epoch),
             "validation": training.Recorder(validate_every(settings, plan), validate, plan.epoch),
         },
         source=feed_of(settings, text, plan),
