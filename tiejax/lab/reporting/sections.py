@@ -58,6 +58,11 @@ def timing_words(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[st
     }
 
 
+def corpus_words(settings: Mapping[str, Any]) -> str:
+    """Name the training text of a run, for the page's setting."""
+    return ", ".join(map(str, settings["corpus"] or settings.get("languages") or ["the prose that comes with CPython"]))
+
+
 def model_words(results: Mapping[str, Any]) -> str:
     """Describe the model of a run, for the page's setting."""
     answers = {True: "yes", False: "no"}

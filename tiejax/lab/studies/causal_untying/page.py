@@ -11,7 +11,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import excluded_notes, rates_table, reproduction, timing_words
+from tiejax.lab.reporting.sections import corpus_words, excluded_notes, rates_table, reproduction, timing_words
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import PLAIN, PLANTED, SECONDARY
 
@@ -120,7 +120,7 @@ def page(run: RunOnPage) -> str:
         f"tables, and {rates['untied']:g}, times {factors['untied']:g}, of never tied ones; it rises for 2 % of the run, is "
         "constant until 80 %, and falls linearly to 0; that of shorter runs falls in the last fifth before their end",
         "untying": "the two tables continue from the shared one, each with its moments; other policies are exploratory",
-        "text": f"{', '.join(map(str, settings['corpus'])) or 'the prose that comes with CPython'}; entropy of the token "
+        "text": f"{corpus_words(settings)}; entropy of the token "
         f"frequencies {results['unigram_entropy']:.3f} nats; {decimal(results['bytes_per_token'], 3)} bytes a token; "
         f"fingerprint {results['data']['fingerprint'][:16]}",
         "final loss": f"nats a token, at the last step, on {settings['final_blocks']:,} blocks spread evenly over the "

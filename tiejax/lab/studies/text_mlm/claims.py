@@ -17,6 +17,7 @@ from tiejax.statistics.arms import ARMS, diverged_members, finite_seeds, replace
 from tiejax.statistics.claims import Claim, Goal, assess
 
 TABLE_NAMES = {"input": "untied input", "output": "untied output", "tied": "tied"}
+TABLES = ("input", "output")  # as recorded; of a tied model both are the same table
 RECORDED = {"input": ("distance_input", 0), "output": ("distance_output", 0), "tied": ("distance_input", 1)}
 KIND_NAMES = {"holding": "twins for whom DH holds", "conflict": "conflict twins", "unrelated": "unrelated words"}
 DH_OF_KIND: dict[str, str | None] = {"holding": "holds", "conflict": "fails", "unrelated": None}
@@ -63,15 +64,20 @@ def distance_ratio(metrics: Metrics, name: str) -> np.ndarray:
     return np.asarray(final(metrics[name]) / metrics[name][:, :, 0])
 
 
+def by_group(values: np.ndarray, group_of_pair: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the means of values `[..., pair]` over the pairs of each group, in the order of the pairs."""
+    return {group: values[..., group_of_pair == group].mean(axis=-1) for group in dict.fromkeys(group_of_pair.tolist())}
+
+
+def set_of_pair(metrics: Metrics) -> np.ndarray:
+    """Return the name of the set of every pair, `[pair]`."""
+    return np.asarray(metrics["set_names"])[metrics["pair_set"]]
+
+
 def final_distances(metrics: Metrics) -> dict[str, np.ndarray]:
     """Return d_end / d_start by "set, table": means over the pairs of the set, `[arm, seed]`."""
-    ratio = {table: distance_ratio(metrics, f"distance_{table}") for table in ("input", "output")}
-    return {
-        f"{name}, {table}": values[..., metrics["pair_set"] == number].mean(axis=-1)
-        for number, name in enumerate(metrics["set_names"])
-        for table, values in ratio.items()
-        if (metrics["pair_set"] == number).any()
-    }
+    ratio = {table: by_group(distance_ratio(metrics, f"distance_{table}"), set_of_pair(metrics)) for table in TABLES}
+    return {f"{name}, {table}": ratio[table][name] for name in ratio["input"] for table in TABLES}
 
 
 class DistanceClaim(NamedTuple):
@@ -127,11 +133,7 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
 def relative_distances(metrics: Metrics) -> dict[str, dict[str, np.ndarray]]:
     """Return d_end / d_start by table and kind of pairs, the mean over the pairs of that kind, `[seed]`."""
     kind_of_pair = np.array([kind(p) for p in metrics["set_probability"]])[metrics["pair_set"]]
-    by_table = {table: distance_ratio(metrics, name)[arm] for table, (name, arm) in RECORDED.items()}
-    return {
-        table: {pairs: ratio[:, kind_of_pair == pairs].mean(axis=1) for pairs in np.unique(kind_of_pair).tolist()}
-        for table, ratio in by_table.items()
-    }
+    return {table: by_group(distance_ratio(metrics, name)[arm], kind_of_pair) for table, (name, arm) in RECORDED.items()}
 
 
 def _distance_claims(distances: Distances, diverged: np.ndarray, decay: float) -> list[Claim]:
@@ -242,52 +244,44 @@ def summary(metrics: Metrics) -> dict[str, Any]:
     Losses are in nats per masked token, distances and norms Euclidean; distances and their ratios are means over the pairs of
     a set. In tied models, `input` and `output` are the same table.
     """
-    tables = ("input", "output")
-    start = {table: metrics[f"distance_{table}"][:, :, 0].astype(float) for table in tables}
-    end = {table: final(metrics[f"distance_{table}"]) for table in tables}
-    ratio = {table: distance_ratio(metrics, f"distance_{table}") for table in tables}
-    body: dict[str, Any] = {}
-    for arm, name in enumerate(metrics["arms"].tolist()):
-        scalars = ("validation_loss", "validation_accuracy", "train_loss", "train_accuracy")
-        body[name] = {
+    distances = {
+        "distance_start": {table: metrics[f"distance_{table}"][:, :, 0].astype(float) for table in TABLES},
+        "distance_end": {table: final(metrics[f"distance_{table}"]) for table in TABLES},
+        "distance_ratio": {table: distance_ratio(metrics, f"distance_{table}") for table in TABLES},
+    }
+    scalars = ("validation_loss", "validation_accuracy", "train_loss", "train_accuracy")
+    return {
+        name: {
             **{scalar: final(metrics[scalar])[arm].tolist() for scalar in scalars},
             **_by_bucket(metrics, arm),
-            "norm": {table: final(metrics[f"norm_{table}"])[arm].tolist() for table in tables},
-            "distance_start": {table: _by_set(metrics, start[table][arm]) for table in tables},
-            "distance_end": {table: _by_set(metrics, end[table][arm]) for table in tables},
-            "distance_ratio": {table: _by_set(metrics, ratio[table][arm]) for table in tables},
+            "norm": {table: final(metrics[f"norm_{table}"])[arm].tolist() for table in TABLES},
+            **{
+                measure: {table: _by_set(metrics, values[arm]) for table, values in of_tables.items()}
+                for measure, of_tables in distances.items()
+            },
         }
-    return body
+        for arm, name in enumerate(metrics["arms"].tolist())
+    }
 
 
 def _by_bucket(metrics: Metrics, arm: int) -> dict[str, dict[str, list[float]]]:
     """Return the final validation loss and accuracy of an arm by bucket, one value per seed."""
-    by_measure = {}
-    for measure in ("loss", "accuracy"):
-        values = final_by_bucket(metrics[f"validation_bucket_{measure}"], metrics["validation_bucket_count"])[arm]
-        by_measure[f"validation_{measure}_by_bucket"] = {
-            str(bucket): values[:, index].tolist() for index, bucket in enumerate(metrics["bucket_names"])
-        }
-    return by_measure
+    names, counts = metrics["bucket_names"].tolist(), metrics["validation_bucket_count"]
+    finals = {of: final_by_bucket(metrics[f"validation_bucket_{of}"], counts)[arm] for of in ("loss", "accuracy")}
+    return {f"validation_{of}_by_bucket": dict(zip(names, values.T.tolist(), strict=True)) for of, values in finals.items()}
 
 
 def _by_set(metrics: Metrics, values: np.ndarray) -> dict[str, list[float]]:
     """Return the mean over pairs of each non-empty set, one per seed; values: `[seed, pair]`."""
-    set_of_pair = metrics["pair_set"]
-    return {
-        str(name): values[:, set_of_pair == index].mean(axis=1).tolist()
-        for index, name in enumerate(metrics["set_names"])
-        if (set_of_pair == index).any()
-    }
+    return {name: means.tolist() for name, means in by_group(values, set_of_pair(metrics)).items()}
 
 
 def analyse(metrics: Metrics, decay: float, gate: Gate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite members only.
 
-    metrics: the arrays of metrics.npz. decay: as for `claims`. gate: claims are not tested unless untied and tied models pass
-    it. Claims are about all seeds, everything else about those with
-    finite members. In the results, `distance_ratio_by_pair` has the mean over seeds of every pair, by table; `overflow` is the
-    largest number of masked tokens without a slot in a recorded batch.
+    decay: as for `claims`. gate: claims are not tested unless untied and tied models pass it. Claims are about all seeds,
+    everything else about those with finite members. In the results, `distance_ratio_by_pair` has the mean over seeds of every
+    pair, by table; `overflow` is the largest number of masked tokens without a slot in a recorded batch.
     """
     finite, seeds = finite_seeds(metrics)
     runs = select_seeds(metrics, finite)
@@ -338,8 +332,8 @@ def _ratio_by_pair(metrics: Metrics) -> list[dict[str, Any]]:
     return [
         {
             "pair": str(words),
-            "set": str(metrics["set_names"][metrics["pair_set"][index]]),
+            "set": name,
             **{table: values[index] for table, values in ratio.items()},
         }
-        for index, words in enumerate(metrics["pair_words"])
+        for index, (words, name) in enumerate(zip(metrics["pair_words"], set_of_pair(metrics).tolist(), strict=True))
     ]
