@@ -29,7 +29,7 @@ from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.settings import NATURAL_SEEDS, Settings
 from tiejax.lab.studies.causal_untying.sizes import MOST_STEPS
 from tiejax.lab.studies.causal_untying.text import Text, loss_of_bigram, losses_by_length, planted_facts
-from tiejax.lab.studies.causal_untying.trigger import COSINE, SEEDS, STEP, Cosines, train_triggered
+from tiejax.lab.studies.causal_untying.trigger import COSINE, SEEDS, STEP, running_cosines, train_triggered
 from tiejax.system.json_values import plain
 
 MOST_EPOCHS = 4  # of a run whose steps follow from --hours
@@ -170,7 +170,7 @@ def threshold_of(trainer: Trainer, tried: dict[Class, Tried]) -> float | None:
     if not settings.explore or settings.trigger is not None or not tried:
         return settings.trigger
     records = tried["tied"].records
-    return Cosines.of(records[STEP], records[COSINE], trainer.steps).threshold
+    return float(np.nanmedian(running_cosines(records[STEP], records[COSINE], trainer.steps)[1]))
 
 
 def with_natural_pairs(trainer: Trainer, rates: dict[Class, Pair]) -> tuple[Trainer, Arrays]:

@@ -14,7 +14,7 @@ import numpy as np
 from tiejax.geometry.uses import over_training
 from tiejax.lab.runs.gate import Gate, finite_means, untested
 from tiejax.statistics.arms import ARMS, diverged_members, finite_seeds, replace_diverged, replace_undefined, select_seeds
-from tiejax.statistics.claims import Claim, Goal, assess
+from tiejax.statistics.claims import Claim, Family, Goal, assess
 
 TABLE_NAMES = {"input": "untied input", "output": "untied output", "tied": "tied"}
 TABLES = ("input", "output")  # as recorded; of a tied model both are the same table
@@ -83,30 +83,33 @@ def final_distances(metrics: Metrics) -> dict[str, np.ndarray]:
 class DistanceClaim(NamedTuple):
     """A claim about the relative distance, d_end / d_start, of the pairs of one kind in one table.
 
-    reference: the kind of pairs to compare with; None to compare with the distance at the start. sign: sign of the difference
-    if the claim is true.
+    reference: what it is compared with: that of another kind of pairs, the distance at the `start`, or what weight `decay`
+    alone would leave. sign: sign of the difference if the claim is true.
     """
 
     name: str
     table: str
     kind: str
-    reference: str | None
+    reference: str
     sign: int
     goal: Goal = "difference"
+    family: Family = "registered"
 
 
 DISTANCE_CLAIMS = (
     *(DistanceClaim("converge", table, "holding", "unrelated", -1) for table in TABLE_NAMES),
     # The paper: unrelated words do not come together, that is, their relative distance is not below 1 by the margin or more.
-    *(DistanceClaim("unrelated", table, "unrelated", None, 1, "non-inferiority") for table in TABLE_NAMES),
+    *(DistanceClaim("unrelated", table, "unrelated", "start", 1, "non-inferiority") for table in TABLE_NAMES),
     DistanceClaim("conflict-converge", "input", "conflict", "unrelated", -1),
     *(DistanceClaim("conflict-apart", table, "conflict", "holding", 1) for table in ("output", "tied")),
+    *(DistanceClaim("decay", table, "unrelated", "decay", 1, family="exploratory") for table in TABLE_NAMES),
 )
 STATEMENTS = {
     "converge": "Twins for whom DH holds come together more than unrelated words do",
     "unrelated": f"Unrelated words do not come together: their distance falls by less than {100 * DISTANCE_MARGIN:g} %",
     "conflict-converge": "Conflict twins come together more than unrelated words do",
     "conflict-apart": "Conflict twins stay farther apart than twins for whom DH holds",
+    "decay": "Unrelated words end farther apart than weight decay alone would leave them",
 }
 REPORTED = ("converge", "unrelated")  # the claims that the paper makes
 
@@ -124,9 +127,9 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
     accuracy = replace_diverged(final(metrics["validation_accuracy"]), diverged, "low")
     distances = relative_distances(metrics)
     return [
-        *_distance_claims(distances, diverged, decay),
+        *_distance_claims(distances, diverged, float(np.exp(-decay))),
         *_cost_of_tying(loss, accuracy, has_conflict="conflict" in distances["tied"]),
-        *(_equal_tables(loss) if len(loss) > len(ARMS) else []),
+        *(_equal_tables(*loss) if len(loss) > len(ARMS) else []),
     ]
 
 
@@ -136,39 +139,26 @@ def relative_distances(metrics: Metrics) -> dict[str, dict[str, np.ndarray]]:
     return {table: by_group(distance_ratio(metrics, name)[arm], kind_of_pair) for table, (name, arm) in RECORDED.items()}
 
 
-def _distance_claims(distances: Distances, diverged: np.ndarray, decay: float) -> list[Claim]:
-    """Return the claims about distances whose kinds of pairs occur; diverged: `[arm, seed]`."""
-    alone = float(np.exp(-decay))
+def _distance_claims(distances: Distances, diverged: np.ndarray, alone: float) -> list[Claim]:
+    """Return the claims about distances whose kinds of pairs occur.
 
-    def claim(name: str, table: str, statement: str, estimand: str, differences: np.ndarray, sign: int, **more: Any) -> Claim:
+    diverged: `[arm, seed]`. alone: d_end / d_start of a pair under weight decay alone.
+    """
+    words, rows = KIND_NAMES | {"start": "1", "decay": f"that under weight decay alone, {alone:.3g}"}, []
+    for name, table, pairs, reference, sign, goal, family in DISTANCE_CLAIMS:
+        of: dict[str, Any] = {"start": 1.0, "decay": alone, **distances[table]}
+        if pairs not in of or reference not in of:
+            continue
+        where, differences = f"{TABLE_NAMES[table]} table", of[pairs] - of[reference]
         differences = replace_undefined(np.where(diverged[RECORDED[table][1]], np.nan, differences), sign)
-        where = f"{TABLE_NAMES[table]} table"
-        estimand = f"the relative distance in the {where}, {estimand}"
-        return Claim(
-            f"{name}/{table}",
-            f"{statement} ({where}).",
-            estimand,
-            differences,
-            sign,
-            margin=DISTANCE_MARGIN,
-            one_arm=True,
-            **more,
-        )
-
-    rows = []
-    for name, table, pairs, reference, sign, goal in DISTANCE_CLAIMS:
-        of_kind = distances[table]
-        if pairs in of_kind and (reference is None or reference in of_kind):
-            against, words = (1.0, "1") if reference is None else (of_kind[reference], KIND_NAMES[reference])
-            estimand = f"{KIND_NAMES[pairs]} - {words}"
-            rows.append(claim(name, table, STATEMENTS[name], estimand, of_kind[pairs] - against, sign, goal=goal))
-    statement = "Unrelated words end farther apart than weight decay alone would leave them"
-    estimand = f"{KIND_NAMES['unrelated']} - that under weight decay alone, {alone:.3g}"
-    for table, of_kind in distances.items():
-        if "unrelated" in of_kind:
-            exploratory = of_kind["unrelated"] - alone
-            rows.append(claim("decay", table, statement, estimand, exploratory, 1, family="exploratory"))
+        about: dict[str, Any] = {"margin": DISTANCE_MARGIN, "one_arm": True, "goal": goal, "family": family}
+        estimand = f"the relative distance in the {where}, {words[pairs]} - {words[reference]}"
+        rows.append(Claim(f"{name}/{table}", f"{STATEMENTS[name]} ({where}).", estimand, differences, sign, **about))
     return rows
+
+
+def _about_loss(id: str, statement: str, estimand: str, differences: np.ndarray, sign: int, goal: Goal = "difference") -> Claim:
+    return Claim(id, statement, estimand, differences, sign, goal=goal, unit="nats", margin=LOSS_MARGIN)
 
 
 def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, has_conflict: bool) -> list[Claim]:
@@ -177,65 +167,47 @@ def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, has_conflict: bool) -
     The theory predicts a cost where DH fails, as it does for conflict twins. Where no planted set violates DH, the claim is
     that there is no cost, up to the margin.
     """
-    untied, tied = loss[: len(ARMS)]
-    estimand = "the validation loss per masked token, tied - untied"
+    about = "the validation loss per masked token, tied - untied", loss[1] - loss[0]
     if has_conflict:
         statement = "Tying costs validation loss in a run with conflict twins."
-        cost = Claim("tying/validation-loss", statement, estimand, tied - untied, 1, unit="nats", margin=LOSS_MARGIN)
+        cost = _about_loss("tying/validation-loss", statement, *about, 1)
     else:
         statement = f"Tying costs less than {LOSS_MARGIN:g} nats of validation loss where no planted set violates DH."
-        cost = Claim(
-            "tying/no-cost", statement, estimand, tied - untied, -1, goal="non-inferiority", unit="nats", margin=LOSS_MARGIN
-        )
-    return [
-        cost,
-        Claim(
-            "tying/validation-accuracy",
-            "Tying costs validation accuracy.",
-            "the validation accuracy, tied - untied",
-            accuracy[1] - accuracy[0],
-            -1,
-            family="exploratory",
-            unit="share of masked tokens",
-        ),
-    ]
+        cost = _about_loss("tying/no-cost", statement, *about, -1, "non-inferiority")
+    fall, estimand = accuracy[1] - accuracy[0], "the validation accuracy, tied - untied"
+    more: dict[str, Any] = {"family": "exploratory", "unit": "share of masked tokens"}
+    return [cost, Claim("tying/validation-accuracy", "Tying costs validation accuracy.", estimand, fall, -1, **more)]
 
 
-def _equal_tables(loss: np.ndarray) -> list[Claim]:
-    """Return the claims that tell the effect of the tie apart from that of its starting point; loss: `[arm, seed]`.
+def _equal_tables(untied: np.ndarray, tied: np.ndarray, equal: np.ndarray) -> list[Claim]:
+    """Return the claims that tell the effect of the tie apart from that of its starting point; losses `[seed]` of each arm.
 
     Tied models start from equal tables, untied ones usually do not. The signs are those of an exploratory run of three seeds,
     in which both effects lowered the loss.
     """
-    untied, tied, equal = loss
     return [
-        Claim(
-            f"equal-tables/{name}", statement, f"the {estimand}", differences, sign, unit="nats", margin=LOSS_MARGIN,
-        )
-        for name, statement, estimand, differences, sign in (
-            (
-                "start",
-                "Untied models that start from equal tables end with a lower validation loss than from independent ones.",
-                "validation loss per masked token, untied from equal tables - untied from independent tables",
-                equal - untied,
-                -1,
-            ),
-            (
-                "tie",
-                "Tied models end with a lower validation loss than untied models that start from equal tables.",
-                "validation loss per masked token, tied - untied from equal tables",
-                tied - equal,
-                -1,
-            ),
-            (
-                "most",
-                "Equal starting tables account for more than half of the difference between untied and tied models.",
-                "fall of the validation loss per masked token (equal starting tables - the tie)",
-                (untied - equal) - (equal - tied),
-                1,
-            ),
-        )
-    ]  # fmt: skip
+        _about_loss(
+            "equal-tables/start",
+            "Untied models that start from equal tables end with a lower validation loss than from independent ones.",
+            "the validation loss per masked token, untied from equal tables - untied from independent tables",
+            equal - untied,
+            -1,
+        ),
+        _about_loss(
+            "equal-tables/tie",
+            "Tied models end with a lower validation loss than untied models that start from equal tables.",
+            "the validation loss per masked token, tied - untied from equal tables",
+            tied - equal,
+            -1,
+        ),
+        _about_loss(
+            "equal-tables/most",
+            "Equal starting tables account for more than half of the difference between untied and tied models.",
+            "the fall of the validation loss per masked token (equal starting tables - the tie)",
+            (untied - equal) - (equal - tied),
+            1,
+        ),
+    ]
 
 
 def summary(metrics: Metrics) -> dict[str, Any]:
