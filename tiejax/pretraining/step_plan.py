@@ -6,9 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from tiejax.text.masking import slots_for
-from tiejax.text.packing import row_averages, rows_for
-
-MOST_PLACES = 2**24  # limit of the tokens of one step, including padding
+from tiejax.text.packing import row_averages
 
 
 class StepPlan(NamedTuple):
@@ -52,20 +50,6 @@ def devices_of_member(members: int, devices: int, local: int, mesh: int | None =
             f"mesh: {mesh} devices per member do not fit {devices} devices; expected one of {', '.join(map(str, fitting))}"
         )
     return mesh
-
-
-def rows_of_step(lengths: Int[np.ndarray, " sentences"], batch_size: int, row_length: int, packed: bool) -> int:
-    """Return the number of rows that hold `batch_size` sentences; an average if rows are packed, since their number is fixed.
-
-    Raises ValueError, beginning with `batch_size`, if a step is too large.
-    """
-    rows = rows_for(lengths, batch_size, row_length) if packed else batch_size
-    if rows * row_length > MOST_PLACES:
-        raise ValueError(
-            f"batch_size: {batch_size} sentences are {rows * row_length:,} tokens with padding, "
-            f"expected at most {MOST_PLACES:,}"
-        )
-    return rows
 
 
 def plan_steps(

@@ -17,7 +17,6 @@ from tiejax.lab.studies.text_mlm import sizes
 from tiejax.lab.studies.text_mlm.ensemble import build_ensemble, names_of_arms
 from tiejax.lab.studies.text_mlm.settings import STUDY
 from tiejax.lab.studies.text_mlm.text import buckets_of, pairs_of, prepare
-from tiejax.pretraining.step_plan import MOST_PLACES
 from tiejax.text.packing import TextFeed
 from tiejax.training import seed_keys
 from tiejax.training.placement import DATA
@@ -72,7 +71,6 @@ def shapes_on_one_device(measure, state):
 
 def test_constants_match_the_packages_they_mirror():
     assert TextFeed.window == shared.WINDOW
-    assert shared.MOST_PLACES == MOST_PLACES
 
 
 def test_estimate_before_the_text_is_a_lower_bound(data, tmp_path):

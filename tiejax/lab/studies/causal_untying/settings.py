@@ -223,7 +223,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     def arms(self) -> list[plan.Arm]:
         """The arms of resolved settings."""
         if self.planted:
-            return plan.planted_arms(self.forks)
+            return [arm for arm in plan.arms_of(self.forks) if arm.name != plan.NEVER_EQUAL]
         equal = [name for name in plan.EQUAL if getattr(self, name)]
         return plan.arms_of(self.forks, equal, bool(self.control_seeds), self.ends)
 

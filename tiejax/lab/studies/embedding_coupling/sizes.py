@@ -5,7 +5,7 @@ Shapes are trained one after another, and each is pre-trained before it is fine-
 
 from typing import Any
 
-from tiejax.lab.settings.sizes import FLOAT, INDEX, STATE, Need, bytes_of_rows, bytes_of_value, records_of
+from tiejax.lab.settings.sizes import FLOAT, INDEX, STATE, Need, bytes_of_records, bytes_of_rows, bytes_of_value
 from tiejax.models import counts
 from tiejax.models.shapes import Shape
 
@@ -53,7 +53,7 @@ def _of_shape(settings: Any, shape: Shape, vocabulary: int, mesh: int) -> Need:
     tokens = -(-settings.batch_rows // mesh) * settings.max_length
     pretraining = Need(
         STATE * before * seeds,
-        seeds * _record_bytes(settings),
+        seeds * bytes_of_records(settings, settings.steps, RECORD, VALIDATION),
         bytes_of_rows(settings.batch_rows, settings.max_length, vocabulary, seeds, settings.validation_batches),
         FLOAT * before // mesh + tokens * shape.width * shape.layers * value_bytes,
     )
@@ -68,9 +68,3 @@ def _transfer(settings: Any, before: int, after: int) -> int:
     scored = seeds * settings.fine_tuning_seeds
     tried = settings.rate_seeds * len(settings.fine_tuning_rates)
     return STATE * after * STARTS * max(scored, tried) + FLOAT * (before + after) * trained
-
-
-def _record_bytes(settings: Any) -> int:
-    """Return the bytes of all records of one member's pre-training."""
-    often = records_of(settings.steps, settings.record_every) * RECORD
-    return often + records_of(settings.steps, settings.validate_every) * VALIDATION
