@@ -25,7 +25,10 @@ class Head(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """Predictions at slots: cross-entropy (nats), and whether no token has a higher logit than the target."""
+    """Predictions at slots: cross-entropy (nats), and whether no token has a higher logit than the target.
+
+    A separate pass for the argmax would dominate the cost of the head.
+    """
 
     cross_entropy: Float[Array, " slots"]
     correct: Bool[Array, " slots"]
@@ -51,10 +54,9 @@ def predict_slots(
 ) -> tuple[Float[Array, ""], Predicted]:
     """Return sum_i weight_i (-ln softmax(table . states_i + bias)[target_i]), and the prediction of every slot.
 
-    Logits exist for `chunk` slots at a time, forward and backward: the gradient with respect to the logits of a chunk,
-    weight (softmax - onehot(target)), is computed with the logits and propagated to states, table and bias immediately, so that
-    memory does not grow with slots x vocabulary and no product is computed twice. Products are in the dtype of the states.
-    Only the sum is differentiable.
+    Logits exist for `chunk` slots at a time: their gradient, weight (softmax - onehot(target)), is computed with them and
+    propagated to states, table and bias immediately, so that memory does not grow with slots x vocabulary and no product is
+    computed twice. Products are in the dtype of the states. Only the sum is differentiable.
     """
     size = chunk_of(len(states), len(table)) if chunk is None else chunk
     missing = -len(states) % size
@@ -104,10 +106,7 @@ class _Output(NamedTuple):
 
 
 class _Softmax(NamedTuple):
-    """Results of one pass over logits l [slots, vocabulary]: e^(l - max l), its sum over tokens, and the predictions.
-
-    A target counts as correct if no logit is higher: a separate pass for the argmax would dominate the cost of this head.
-    """
+    """Results of one pass over logits l [slots, vocabulary]: e^(l - max l), its sum over tokens, and the predictions."""
 
     exponentials: jax.Array
     total: jax.Array

@@ -149,8 +149,7 @@ def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
     if not {LATE, plan.TIED} <= set(losses):
         return []
     change = losses[LATE] - losses[plan.TIED]
-    differences = change[:, -1] - change[:, 0]
-    differences = replace_undefined(np.where(np.isfinite(differences), differences, np.nan), 1)
+    differences = replace_undefined(change[:, -1] - change[:, 0], 1)
     if not np.isfinite(differences).all():
         return []
     statement = (
@@ -195,9 +194,8 @@ def verdicts(
 
     On planted text its claims are the only family that is tested; comparisons of losses are exploratory.
 
-    losses: final losses `[seed]`; arms with a cosine may have fewer seeds. buckets: the same by bucket. names: of the buckets.
-    looks, planned: numbers of seeds at which the claims are tested, and how many looks are planned. planted: of planted text.
-    tested: whether claims are tested, or all exploratory.
+    losses: final losses `[seed]`; arms with a cosine may have fewer seeds. buckets: the same by bucket, of these names. looks:
+    numbers of seeds at which the claims are tested, of `planned` looks. tested: whether claims are tested, or all exploratory.
     """
 
     if planted is not None and plan.untied_at(plan.EARLY) in losses:  # the same at every look
@@ -218,12 +216,10 @@ def verdicts(
 
 
 def claims_across(runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Claim]:
-    """Return the claim about runs with at least two ratios V / d of vocabulary and width; none otherwise.
+    """Return the claim about runs, settings and results.json of each, with at least two ratios V / d; none otherwise.
 
-    It is exploratory if a run does not pass the gate, or if runs have different numbers of steps.
-
-    Args:
-        runs: settings and content of results.json of each; those with planted text or without bytes per token are left out.
+    It is exploratory if a run does not pass the gate, or if runs have different numbers of steps. Runs with planted text or
+    without bytes per token are left out.
     """
     runs = [(settings, results) for settings, results in runs if results.get("bytes_per_token")]
     ratios = [results["data"]["vocabulary"] / settings["width"] for settings, results in runs]

@@ -35,7 +35,7 @@ UNDECAYED = (*models.TABLE_PATHS, "positions/embedding")
 
 
 class Size(NamedTuple):
-    """The size of a model, and its number of parameters with tied tables counted once."""
+    """The size of a model; parameters: with tied tables counted once."""
 
     layers: int
     width: int
@@ -91,10 +91,7 @@ def schedule_of(steps: int, cosine: bool, horizon: Fraction = Fraction(1)) -> op
 
 
 def optimizer_of(settings: Settings, steps: int, arm: Arm) -> optax.GradientTransformation:
-    """Return AdamW, whose learning rate is a factor in its state times the schedule; tables and vectors do not decay.
-
-    Its state has the same leaves for all arms, so that a child can continue the state of its parent.
-    """
+    """Return AdamW, whose learning rate is a factor in its state times the schedule; tables and vectors do not decay."""
     optimizer = make_optimizer(
         "adamw",
         schedule_of(steps, arm.cosine, arm.horizon),
@@ -256,10 +253,7 @@ def recorders_of(settings: Settings, objective: Objective, text: Text) -> dict[s
 
 
 class Recipe(NamedTuple):
-    """The models of a run with its settings and text (`lab.comparison.training.Recipe`).
-
-    devices: the number of devices that train one model together.
-    """
+    """The models of a run (`lab.comparison.training.Recipe`); devices: the number that train one model together."""
 
     settings: Settings
     text: Text

@@ -5,8 +5,8 @@ tokens. A model is untied at the first recorded step of the constant learning ra
 over `WINDOW` records, has been below a threshold for `PATIENCE` steps. The threshold is the median of the running means of the
 models that chose the learning rate. A model that never fulfils the rule stays tied.
 
-The *yoked* control unties each model at the step of the next seed: it shares the steps with the rule, but not what the rule
-sees, so that the choice of the moment and the moment itself can be told apart.
+The *yoked* control unties each model at the step of the next seed, so that the choice of the moment and the moment itself can
+be told apart.
 """
 
 import math

@@ -36,8 +36,7 @@ def parameters(settings: Any, shape: Shape, vocabulary: int) -> tuple[int, int]:
 def need(settings: Any, vocabulary: int | None = None, mesh: int = 1, checkpoint: int = 0) -> Need:
     """Estimate the memory of a run of resolved settings; a lower bound without `vocabulary`.
 
-    vocabulary: tokens, including those of the cipher. mesh: devices that train one member together. checkpoint: fine-tuned
-    parameters of a loaded checkpoint.
+    vocabulary: with the tokens of the cipher. checkpoint: fine-tuned parameters of a loaded checkpoint.
     """
     if settings.start is not None:
         return Need(_transfer(settings, 0, checkpoint))

@@ -200,10 +200,7 @@ def facts_of_shapes(settings: Settings, prepared: Prepared) -> dict[str, dict[st
 
 
 def gain_of_baseline(settings: Settings, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gain of the baseline over its control on development, which must be above 0 for pre-training to matter.
-
-    It is the median over seeds.
-    """
+    """Return the baseline's median gain over its control on development; pre-training matters only if it is above 0."""
     base = settings.baseline
     assert base is not None
     gain = score(body, base, measure="development_accuracy") - score(body, base, "control", "development_accuracy")

@@ -118,11 +118,7 @@ def plan(settings: Settings, text: Text, mesh: int) -> StepPlan:
 
 
 def unigram_entropy(text: Text) -> float:
-    """Return the entropy -sum_t p_t ln p_t of the ordinary training tokens in nats.
-
-    It is the loss of a model that knows only token frequencies. A cipher does not increase it, because the tokens of a sentence
-    show its language.
-    """
+    """Return the entropy of the ordinary training tokens in nats; a cipher, which every token shows, does not increase it."""
     count = np.bincount(text.train.ids, minlength=text.vocabulary.size)
     count[list(text.vocabulary.special)] = 0
     return entropy(count)

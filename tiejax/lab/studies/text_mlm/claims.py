@@ -118,9 +118,8 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
     """Return the claims that apply to the planted sets and to the arms of a run, with one difference per seed.
 
     Distances are averaged over the pairs of a kind within a seed, so that pairs, which share words and models, are not counted
-    as independent. Registered claims were fixed before the run; decay: -ln(d_end / d_start) of a pair under weight decay alone,
-    used by an exploratory claim. A member that became non-finite counts as the worst of its arm: it has the highest loss, and a
-    difference of distances least favourable to the claim.
+    as independent. A member that became non-finite counts as the worst of its arm: it has the highest loss, and a difference of
+    distances least favourable to the claim. decay: -ln(d_end / d_start) of a pair under weight decay alone.
     """
     diverged, _ = diverged_members(metrics)
     loss = replace_diverged(final(metrics["validation_loss"]), diverged, "high")

@@ -14,6 +14,7 @@ import numpy as np
 
 from tiejax import models, training, tying
 from tiejax.geometry.uses import use_gradients
+from tiejax.lab.studies.text_mlm import sizes
 from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.lab.studies.text_mlm.text import Text, buckets_of, pairs_of
 from tiejax.pretraining.masked import MaskedLM
@@ -98,11 +99,7 @@ def validation_rows(settings: Settings, text: Text, plan: StepPlan) -> tuple[Str
 
 
 def losses_of_bigrams(settings: Settings, text: Text, plan: StepPlan) -> dict[str, float]:
-    """Return the losses of masked tokens, in nats, of three bigram models (see `masked_bigrams.losses_of_bigrams`).
-
-    They are counted on exactly the sentences that the steps of the first seed read, each once: all sentences in a run of an
-    epoch or more (and at most the first `MOST_TOKENS` tokens). They are scored on the sentences of a validation.
-    """
+    """Return the losses (nats) of three bigram models of exactly the sentences that the first seed reads, on a validation's."""
     stream, batches = validation_rows(settings, text, plan)
     read = masked_bigrams.sentences_of(feed_of(settings, text, plan).stream(settings.seed_list[0]), plan.steps * plan.rows)
     held_out = masked_bigrams.sentences_of(stream, batches * plan.rows)
@@ -125,6 +122,8 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         return validation.measure(params, jax.random.fold_in(training.stream(seed_key.key, "validation"), step))
 
     schedule, arms = schedule_of(settings, plan), arms_of(settings, plan)
+    every = plan.epoch if settings.validate_every == "epoch" else settings.validate_every
+    assert every is not None  # checked with the settings
     arm_ties, phases = np.array([[False], [True]]), None
     if arms is not None:
         arm_ties, phases = training.phases_of_arms(arms.step.tolist(), plan.steps, arms.policy.tolist(), arms.new.tolist())
@@ -145,7 +144,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         steps=plan.steps,
         recorders={
             "record": training.Recorder(settings.record_every, recorder_of(objective, text), plan.epoch),
-            "validation": training.Recorder(validate_every(settings, plan), validate, plan.epoch),
+            "validation": training.Recorder(every, validate, plan.epoch),
         },
         source=feed_of(settings, text, plan),
         # Accelerators need few large kernels; on a CPU a single member is large enough.
@@ -153,14 +152,6 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         devices=plan.mesh,
         precision=settings.matmul_precision,
     )
-
-
-def validate_every(settings: Settings, plan: StepPlan) -> int:
-    """Return the steps between validations."""
-    if settings.validate_every != "epoch":
-        return settings.validate_every
-    assert plan.epoch is not None  # checked with the settings
-    return plan.epoch
 
 
 def arms_of(settings: Settings, plan: StepPlan) -> Arms | None:
@@ -188,16 +179,15 @@ def reach(settings: Settings, plan: StepPlan) -> dict[str, float]:
     return {"per_coordinate": float(jnp.sum(rates)), "initial": settings.embedding_std * math.sqrt(2)}
 
 
-def facts_of_model(settings: Settings, ensemble: training.Ensemble) -> dict[str, Any]:
+def facts_of_model(settings: Settings, vocabulary: int) -> dict[str, Any]:
     """Return the description of the model in results.json, with the parameter count of each arm."""
-    shapes = jax.eval_shape(ensemble.init, jax.random.key(0))
-    number = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     names = ("activation", "positions", "layer_norm", "dropout", "compute_dtype", "embedding_std", "head_bias")
+    number = sizes.parameters(settings, vocabulary)
     return {
         "architecture": "transformer",
         **{name: getattr(settings, name) for name in names},
         "parameters_untied": number,
-        "parameters_tied": number - math.prod(shapes["head"]["embedding"].shape),
+        "parameters_tied": number - vocabulary * settings.width,
     }
 
 

@@ -69,7 +69,7 @@ def run(launched: Launched, console: Console) -> int:
         {
             "experiment": "text_mlm",
             "data": data,
-            "model": facts_of_model(settings, ensemble),
+            "model": facts_of_model(settings, text.twins.vocabulary),
             "steps": plan.steps,
             "reach": reach(settings, plan),
             "bigram": bigrams,
