@@ -184,13 +184,8 @@ def plot_distances(planted: Planted, arms: list[str]) -> Plot:
         relative_of = {arm: planted.relative(arm, table) for arm in arms}
         for panel, kind in zip(row, kinds, strict=True):
             for arm, (step, relative) in relative_of.items():
-                panel.plot(
-                    step,
-                    over_seeds(np.nanmean, relative[kind]),
-                    color=PLANTED_COLOURS.get(arm, "black"),
-                    linewidth=1.6,
-                    label=arm,
-                )
+                means, colour = over_seeds(np.nanmean, relative[kind]), PLANTED_COLOURS.get(arm, "black")
+                panel.plot(step, means, color=colour, linewidth=1.6, label=arm)
             for fork in curve(dict.fromkeys(arms, np.zeros(0)))[0][:-1]:
                 panel.axvline(step_at(fork, planted.steps), color="black", linewidth=0.6, linestyle=":")
             panel.set_title(f"{kind}, {table} table", fontsize=9)

@@ -186,14 +186,8 @@ def plot_by_bucket(names: Sequence[str], measures: Mapping[str, tuple[np.ndarray
     for column, (title, values) in enumerate(measures.items()):
         above, below = axes[:, column]
         untied, tied = values
-        for seed in range(len(untied)):
-            above.plot(
-                np.stack([places - 0.18, places + 0.18]),
-                np.stack([untied[seed], tied[seed]]),
-                color="grey",
-                alpha=0.3,
-                linewidth=0.8,
-            )
+        for pair in zip(untied, tied, strict=True):
+            above.plot([places - 0.18, places + 0.18], pair, color="grey", alpha=0.3, linewidth=0.8)
         for (name, colour), shift, shown in zip(figures.ARM_COLOURS.items(), (-0.18, 0.18), values, strict=True):
             _plot_dots(above, places + shift, shown, colour, 0.14, name)
         _plot_dots(below, places, tied - untied, figures.GREEN, 0.3, "tied - untied")
