@@ -274,5 +274,5 @@ STUDY = Study(
     single_process=True,
     # As for text_mlm: CPU devices share a member only if --mesh says so.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.trained_seeds) % cores() == 0,
-    answers={"count": "tiejax.lab.studies.embedding_coupling.count:answer"},
+    answers={"count": "tiejax.lab.studies.embedding_coupling.sizes:answer"},
 )
