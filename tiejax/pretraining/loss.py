@@ -11,16 +11,11 @@ from jaxtyping import Array, Bool, Float, Int
 PyTree = Any
 
 
-def identity(states: jax.Array) -> jax.Array:
-    """Return the states unchanged: the default transform of a head."""
-    return states
-
-
 class Head(NamedTuple):
     """A prediction head: logits `table . transform(states) + bias`."""
 
     table: Float[Array, "vocabulary width"]
-    transform: Callable[[jax.Array], jax.Array] = identity
+    transform: Callable[[jax.Array], jax.Array] = lambda states: states
     bias: Float[Array, " vocabulary"] | None = None
 
 

@@ -11,7 +11,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import corpus_words, excluded_notes, rates_table, reproduction, timing_words
+from tiejax.lab.reporting.sections import corpus_words, edge_notes, excluded_notes, rates_numbers, reproduction, timing_words
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import PLAIN, PLANTED, SECONDARY
 
@@ -135,18 +135,12 @@ def page(run: RunOnPage) -> str:
         "source": SOURCE,
         **timing_words(results["timing"], facts),
     }
-    edges = [kind for kind, tried in results["tuning"].items() if tried["at_edge"]]
-    notes = [*excluded_notes(results), LIMITS]
-    if edges:
-        notes.insert(
-            0, f"The best learning rate of {' and '.join(edges)} models is at the edge of those tried; another may be better."
-        )
     return report.render(
         title="Tie, then untie, on a causal language model",
         question=PLANTED_QUESTION if "planted" in results else QUESTION,
         finding=finding(results, settings),
         setting=setting,
-        notes=notes,
+        notes=[*edge_notes(results), *excluded_notes(results), LIMITS],
         claims={HEADINGS[name]: [by_id[row] for row in rows] for name, rows in results["families"].items() if rows},
         figures=run.pictures,
         numbers=tables(results),
@@ -185,9 +179,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     found: dict[str, Table] = {
         "Numbers: final validation loss (nats a token); NAME@F ends at the fraction F of the run": (columns, rows)
     }
-    if results["tuning"]:
-        seeds = ", ".join(map(str, results["tuning_seeds"]))
-        found[f"Numbers: learning rates, on seeds {seeds} only"] = rates_table(results["tuning"])
+    found |= rates_numbers(results)
     if "planted" in results:
         found |= _planted_tables(results)
     if "natural" in results:
