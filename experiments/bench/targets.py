@@ -45,7 +45,7 @@ from tiejax.lab.studies.text_mlm import text as study_text
 from tiejax.lab.studies.text_mlm.ensemble import build_ensemble as build_text
 from tiejax.models import bert
 from tiejax.models.shapes import PUBLISHED_SHAPES
-from tiejax.pretraining.masked_lm import MaskedLM
+from tiejax.pretraining.masked import MaskedLM
 from tiejax.system.visible import cut
 from tiejax.text.masking import MaskedRows, slots_for
 from tiejax.training.placement import DATA, SEEDS, spec

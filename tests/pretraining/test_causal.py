@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiejax.pretraining.causal import causal_loss
-from tiejax.pretraining.loss import Head
+from tiejax.pretraining.loss import Head, causal_loss
 
 
 def test_tokens_are_predicted_from_the_state_before(x64):

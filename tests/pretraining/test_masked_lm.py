@@ -8,7 +8,7 @@ import pytest
 from tiejax import tying
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
-from tiejax.pretraining.masked_lm import TIE, MaskedLM
+from tiejax.pretraining.masked import TIE, MaskedLM
 from tiejax.text.masking import MaskedRows
 
 VOCABULARY, LENGTH = 13, 6

@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from tiejax.pretraining.step_plan import devices_of_member, plan_steps, rows_of_step
+from tiejax.pretraining.step_plan import devices_of_member, plan_steps
 from tiejax.text.masking import slots_for
+from tiejax.text.packing import rows_for
 
 LENGTHS = np.array([10, 6, 6, 4])  # packed into rows of 12: 10 and 6 + 6 and 4
 
 
 def test_number_of_packed_rows():
     # 12 sentences of 6.5 tokens on average are 78 tokens, 6.5 rows; 26 tokens in three rows.
-    assert rows_of_step(LENGTHS, batch_size=12, row_length=12, packed=True) == 6
+    assert rows_for(LENGTHS, 12, row_length=12) == 6
     plan = plan_steps(LENGTHS, 6, row_length=12, packed=True, mesh=1, epochs=2.0)
     assert plan.tokens == pytest.approx(6 * 26 / 3)
     assert plan.padding == pytest.approx(1 - 26 / 36)
@@ -20,7 +21,7 @@ def test_number_of_packed_rows():
 
 
 def test_padded_rows():
-    plan = plan_steps(LENGTHS, rows_of_step(LENGTHS, 3, 12, packed=False), row_length=12, packed=False, mesh=2, steps=7)
+    plan = plan_steps(LENGTHS, 3, row_length=12, packed=False, mesh=2, steps=7)
     assert (plan.steps, plan.rows, plan.rows_of_device) == (7, 3, 2)
     assert plan.tokens == pytest.approx(3 * 6.5)
     # Rows have 8, 4, 4 and 2 maskable tokens: mean 4.5, variance 4.75. A device has two of the rows.
@@ -36,13 +37,6 @@ def test_epochs_apart():
     # Otherwise the twelve visits fill four steps, the second of which spans two epochs.
     joined = plan_steps(LENGTHS, 3, 12, packed=False, mesh=1, epochs=3.0)
     assert (joined.steps, joined.epoch, joined.slots) == (4, None, plan.slots)
-
-
-def test_step_too_large():
-    with pytest.raises(
-        ValueError, match=r"^batch_size: 200000 sentences are 25,600,000 tokens with padding, expected at most 16,777,216$"
-    ):
-        rows_of_step(LENGTHS, batch_size=200_000, row_length=128, packed=False)
 
 
 @pytest.mark.parametrize(

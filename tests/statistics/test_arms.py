@@ -77,4 +77,5 @@ def test_undefined_differences_count_against_the_claim():
     differences = np.array([0.5, np.nan, -2.0, 1.0])
     assert replace_undefined(differences, 1).tolist() == [0.5, -2, -2, 1]
     assert replace_undefined(differences, -1).tolist() == [0.5, 1, -2, 1]
+    assert replace_undefined(np.array([0.5, -np.inf, 2.0]), 1).tolist() == [0.5, 0.5, 2]
     assert np.isnan(replace_undefined(np.array([np.nan, np.nan]), 1)).all()

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 
-from tiejax.models import counts
 from tiejax.models.language_model import LanguageModel
 from tiejax.models.shapes import FEED_FORWARD, POSITIONS, TOKEN_TYPES, Shape
 from tiejax.models.transformer import Transformer
@@ -78,14 +77,3 @@ def drop_layers(params: PyTree, number: int) -> PyTree:
     if not 0 <= number < layers:
         raise ValueError(f"cannot drop {number} of {layers} layers; expected 0 to {layers - 1}")
     return params | {"encoder": params["encoder"] | {"layers": jax.tree.map(lambda leaf: leaf[: layers - number], stack)}}
-
-
-def count_parameters(shape: Shape, vocabulary: int, max_positions: int = POSITIONS) -> tuple[int, int]:
-    """Return the numbers of parameters of a shape in pre-training and in fine-tuning, each with the pooler.
-
-    In pre-training a coupled table counts once. Fine-tuning has neither the head nor the dropped layers. The pooler is
-    tanh(W h + b) of the first state; published counts include it.
-    """
-    pooler = counts.linear(shape.width, shape.width)
-    whole = counts.bert_encoder(shape, vocabulary, max_positions) + counts.bert_head(shape, vocabulary)
-    return whole + pooler, counts.bert_fine_tuned(shape, vocabulary, max_positions) + pooler

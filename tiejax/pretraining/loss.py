@@ -1,4 +1,4 @@
-"""The loss head of language models: predictions at selected positions (slots), with logits computed in chunks of slots."""
+"""Losses of language models: predictions at selected positions (slots), with logits computed in chunks of slots."""
 
 import functools
 from collections.abc import Callable
@@ -11,21 +11,19 @@ from jaxtyping import Array, Bool, Float, Int
 PyTree = Any
 
 
-def identity(states: jax.Array) -> jax.Array:
-    """Return the states unchanged: the default transform of a head."""
-    return states
-
-
 class Head(NamedTuple):
     """A prediction head: logits `table . transform(states) + bias`."""
 
     table: Float[Array, "vocabulary width"]
-    transform: Callable[[jax.Array], jax.Array] = identity
+    transform: Callable[[jax.Array], jax.Array] = lambda states: states
     bias: Float[Array, " vocabulary"] | None = None
 
 
 class Predicted(NamedTuple):
-    """Predictions at slots: cross-entropy (nats), and whether no token has a higher logit than the target."""
+    """Predictions at slots: cross-entropy (nats), and whether no token has a higher logit than the target.
+
+    A separate pass for the argmax would dominate the cost of the head.
+    """
 
     cross_entropy: Float[Array, " slots"]
     correct: Bool[Array, " slots"]
@@ -51,10 +49,9 @@ def predict_slots(
 ) -> tuple[Float[Array, ""], Predicted]:
     """Return sum_i weight_i (-ln softmax(table . states_i + bias)[target_i]), and the prediction of every slot.
 
-    Logits exist for `chunk` slots at a time, forward and backward: the gradient with respect to the logits of a chunk,
-    weight (softmax - onehot(target)), is computed with the logits and propagated to states, table and bias immediately, so that
-    memory does not grow with slots x vocabulary and no product is computed twice. Products are in the dtype of the states.
-    Only the sum is differentiable.
+    Logits exist for `chunk` slots at a time: their gradient, weight (softmax - onehot(target)), is computed with them and
+    propagated to states, table and bias immediately, so that memory does not grow with slots x vocabulary and no product is
+    computed twice. Products are in the dtype of the states. Only the sum is differentiable.
     """
     size = chunk_of(len(states), len(table)) if chunk is None else chunk
     missing = -len(states) % size
@@ -65,6 +62,30 @@ def predict_slots(
     output = _Output(table, bias)
     loss, predicted = _chunked(size, padded(states), output, padded(target), padded(weight))
     return loss, jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf[: len(states)]), predicted)
+
+
+def causal_loss(
+    states: Float[Array, "rows length width"],
+    head: Head,
+    tokens: Int[Array, "rows length"],
+    weight: Float[Array, " rows"],
+    end: int | None = None,
+    sum_over_devices: Callable[[jax.Array], jax.Array] = lambda number: number,
+) -> Float[Array, ""]:
+    """Return the mean loss (nats) of all tokens except the first of each row, each predicted from the state before it.
+
+    -ln softmax(table . f(states[r, t - 1]) + bias)[tokens[r, t]], averaged over t = 1 .. length - 1 and, weighted, over rows r;
+    f is the transform of the head. end: token to predict from the last state of every row, at t = length (default: none).
+    sum_over_devices: sums the number of predictions over all devices that share the batch, so that the losses of the devices
+    add up to the mean.
+    """
+    following = tokens[:, 1:]
+    if end is not None:
+        following = jnp.pad(following, ((0, 0), (0, 1)), constant_values=end)
+    token_weight = jnp.repeat(weight, following.shape[1])
+    before = head.transform(states[:, : following.shape[1]].reshape(-1, states.shape[-1]))
+    nats, _ = predict_slots(before, head.table, following.reshape(-1), token_weight, head.bias)
+    return nats / jnp.maximum(sum_over_devices(jnp.sum(token_weight)), 1)
 
 
 class _Output(NamedTuple):
@@ -80,10 +101,7 @@ class _Output(NamedTuple):
 
 
 class _Softmax(NamedTuple):
-    """Results of one pass over logits l [slots, vocabulary]: e^(l - max l), its sum over tokens, and the predictions.
-
-    A target counts as correct if no logit is higher: a separate pass for the argmax would dominate the cost of this head.
-    """
+    """Results of one pass over logits l [slots, vocabulary]: e^(l - max l), its sum over tokens, and the predictions."""
 
     exponentials: jax.Array
     total: jax.Array

@@ -6,18 +6,15 @@ import numpy as np
 from jaxtyping import Int
 
 from tiejax.text.masking import slots_for
-from tiejax.text.packing import row_averages, rows_for
-
-MOST_PLACES = 2**24  # limit of the tokens of one step, including padding
+from tiejax.text.packing import row_averages
 
 
 class StepPlan(NamedTuple):
     """The sizes of a run that depend on its text.
 
-    steps: number of training steps. rows: rows per step, over all devices of a member. slots: slots for the masked tokens of
-    one device. mesh: number of devices that train one member together. padding: share of padding in the rows. tokens: average
-    tokens per step, without padding. epoch: steps per epoch if each epoch begins with a new step; None if a step can span two
-    epochs.
+    rows: per step, over all devices of a member. slots: for the masked tokens of one device. mesh: number of devices that train
+    one member together. padding: share of padding in the rows. tokens: average tokens per step, without padding. epoch: steps
+    per epoch if each epoch begins with a new step; None if a step can span two epochs.
     """
 
     steps: int
@@ -37,10 +34,9 @@ class StepPlan(NamedTuple):
 def devices_of_member(members: int, devices: int, local: int, mesh: int | None = None, platform: str = "gpu") -> int:
     """Return the number of devices that train one member: `mesh`, by default the smallest number that keeps all devices busy.
 
-    members: number of members trained side by side. devices: number of devices of all processes. local: number of devices per
-    process. Every process has whole members, or an equal share of one member. platform: of the devices; CPU devices of one
-    process share a member only if `mesh` says so, since collectives between them can deadlock. Raises ValueError, beginning
-    with `mesh`, if `mesh` does not allow this.
+    devices: number of devices of all processes. local: per process, which has whole members, or an equal share of one. CPU
+    devices of one process share a member only if `mesh` says so, since collectives between them can deadlock. Raises
+    ValueError, beginning with `mesh`, if `mesh` does not allow this.
     """
     if mesh is None and platform == "cpu" and local > 1:
         return 1
@@ -52,20 +48,6 @@ def devices_of_member(members: int, devices: int, local: int, mesh: int | None =
             f"mesh: {mesh} devices per member do not fit {devices} devices; expected one of {', '.join(map(str, fitting))}"
         )
     return mesh
-
-
-def rows_of_step(lengths: Int[np.ndarray, " sentences"], batch_size: int, row_length: int, packed: bool) -> int:
-    """Return the number of rows that hold `batch_size` sentences; an average if rows are packed, since their number is fixed.
-
-    Raises ValueError, beginning with `batch_size`, if a step is too large.
-    """
-    rows = rows_for(lengths, batch_size, row_length) if packed else batch_size
-    if rows * row_length > MOST_PLACES:
-        raise ValueError(
-            f"batch_size: {batch_size} sentences are {rows * row_length:,} tokens with padding, "
-            f"expected at most {MOST_PLACES:,}"
-        )
-    return rows
 
 
 def plan_steps(

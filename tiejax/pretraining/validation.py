@@ -18,9 +18,8 @@ from tiejax.training.placement import DATA, total
 class HeldOut(NamedTuple):
     """The fixed batches for validation; `rows` is a multiple of the number of devices of a member.
 
-    Rows are stored concatenated without padding, since they can be a whole split: row r of a batch is
-    `ids[starts[batch, r] :][:lengths[batch, r]]`, likewise its segments. length: tokens of a row including padding.
-    padding: the padding token.
+    Rows are stored without padding, since they can be a whole split: row r of a batch is
+    `ids[starts[batch, r] :][:lengths[batch, r]]`, likewise its segments. length: of a row with padding, the token `padding`.
     """
 
     ids: Integer[np.ndarray, " tokens"]
@@ -72,8 +71,8 @@ def held_out_rows(stream: Stream, batches: int, plan: StepPlan) -> HeldOut:
 class Validation(NamedTuple):
     """Validation of members on masked rows.
 
-    predict: (parameters, masked rows) -> predictions of all slots. bucket: index of the bucket of every id. buckets: number
-    of buckets. rows: rows of a batch on one device.
+    predict: (parameters, masked rows) -> predictions of all slots. bucket: of every id, out of `buckets`. rows: of a batch on
+    one device.
     """
 
     predict: Callable[[object, MaskedRows], Predicted]

@@ -66,12 +66,12 @@ def replace_diverged(values: np.ndarray, diverged: np.ndarray, worst: Literal["h
 
 
 def replace_undefined(differences: np.ndarray, sign: int) -> np.ndarray:
-    """Return one difference per seed with undefined ones, NaN, replaced by the one that speaks most against the claimed sign.
+    """Return one difference per seed with those not finite replaced by the one that speaks most against the claimed sign.
 
     For comparisons in which no value is better than another, such as distances: there a diverged member counts against the
-    claim. Unchanged if all differences are undefined.
+    claim. Unchanged if no difference is finite.
     """
-    defined = differences[~np.isnan(differences)]
-    if not defined.size:
+    finite = np.isfinite(differences)
+    if not finite.any():
         return differences
-    return np.where(np.isnan(differences), defined.min() if sign > 0 else defined.max(), differences)
+    return np.where(finite, differences, differences[finite].min() if sign > 0 else differences[finite].max())

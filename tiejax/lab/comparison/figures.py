@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from tiejax.lab.comparison.training import Arrays
 from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
@@ -35,7 +36,7 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
     plots = [plot_final(losses, results["baseline"], results["unit"], results["margin"])]
     gate = results["gate"]["bigram"] if "gate" in results else None
-    plots.append(plot_course(arrays, list(losses), results["baseline"], results["unit"], results["forks"], gate))
+    plots.append(plot_course(arrays, colours(list(losses)), results["baseline"], results["unit"], results["forks"], gate))
     if any(f"{arm}/train_distance" in arrays for arm in losses):
         shown = {name: title for name, title in USES.items() if any(f"{arm}/train_{name}" in arrays for arm in losses)}
         plots.append(plot_uses(arrays, shown, results["forks"], colours(list(losses)), USES_CAPTION))
@@ -50,13 +51,7 @@ def plot_final(losses: Mapping[str, np.ndarray], baseline: str, unit: str, margi
     panel.axvline(0, color="black", linewidth=0.8)
     if margin is not None:
         panel.axvspan(-margin, margin, color="grey", alpha=0.15, linewidth=0)
-    for place, arm in enumerate(others):
-        values = losses[arm] - losses[baseline]
-        values = values[np.isfinite(values)]
-        panel.plot(values, np.full(len(values), place), "o", color=colour_of[arm], alpha=0.45, markersize=5, markeredgewidth=0)
-        if len(values):
-            panel.plot(values.mean(), place, "|", color=colour_of[arm], markersize=18, markeredgewidth=2.5)
-    panel.set_yticks(range(len(others)), others)
+    plot_rows(panel, {arm: losses[arm] - losses[baseline] for arm in others}, colour_of)
     panel.set_ylim(-0.6, len(others) - 0.4)
     panel.set_xlabel(f"final held-out loss - that of {baseline} ({unit})")
     shaded = f" Shaded: the margin of {margin:g}." if margin is not None else ""
@@ -64,16 +59,33 @@ def plot_final(losses: Mapping[str, np.ndarray], baseline: str, unit: str, margi
     return Plot("final", caption, figure)
 
 
+def plot_rows(panel: Axes, rows: Mapping[str, np.ndarray], colour_of: Mapping[str, str]) -> None:
+    """Plot a row for every arm: a dot for each finite value, and a bar at their mean."""
+    for place, (arm, values) in enumerate(rows.items()):
+        finite = values[np.isfinite(values)]
+        panel.plot(finite, np.full(len(finite), place), "o", color=colour_of[arm], alpha=0.45, markersize=5, markeredgewidth=0)
+        if len(finite):
+            panel.plot(finite.mean(), place, "|", color=colour_of[arm], markersize=18, markeredgewidth=2.5)
+    panel.set_yticks(range(len(rows)), list(rows))
+
+
 def plot_course(
-    arrays: Arrays, arms: Sequence[str], baseline: str, unit: str, forks: Mapping[str, int], gate: float | None = None
+    arrays: Arrays,
+    colour_of: Mapping[str, str],
+    baseline: str,
+    unit: str,
+    forks: Mapping[str, int],
+    gate: float | None = None,
 ) -> Plot:
-    """Plot the held-out loss of every arm over steps, with the gate, and that less the loss of the first one."""
+    """Plot the held-out loss of every arm over steps, with the gate, and that less the loss of the baseline.
+
+    colour_of: the colour of every arm that is shown. forks: steps of changes.
+    """
     figure, (whole, less) = grid(2, 2, 4.6, 3.2, below=0.3)
     if gate is not None:
         whole.axhline(gate, color="black", linestyle=":", linewidth=1, label="gate")
-    colour_of = colours(arms)
     less.axhline(0, color="black", linewidth=0.8)
-    for arm in arms:
+    for arm in colour_of:
         step, values = arrays[f"{arm}/validation_step"], arrays[f"{arm}/validation_loss"]
         later = step >= max(forks.get(arm, 0), EARLY * step[-1])
         whole.plot(step[later], over_seeds(np.nanmedian, values)[later], color=colour_of[arm], linewidth=1.5, label=arm)

@@ -10,7 +10,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, rates_table, reproduction, timing_words
+from tiejax.lab.reporting.sections import edge_notes, excluded_notes, few_seeds_notes, rates_numbers, reproduction, timing_words
 from tiejax.lab.reporting.words import (
     agrees,
     counted,
@@ -94,9 +94,7 @@ def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict
     found: dict[str, Table] = {
         f"Numbers: final held-out loss ({results['unit']}), and what the arm costs at the end": (columns, rows)
     }
-    if results["tuning"]:
-        seeds = ", ".join(map(str, results["tuning_seeds"]))
-        found[f"Numbers: learning rates, on seeds {seeds} only"] = rates_table(results["tuning"])
+    found |= rates_numbers(results)
     for section in sections:
         found |= section(results)
     return found | looks_table(results)
@@ -106,10 +104,7 @@ def page(run: RunOnPage, sections: Sequence[Section] = ()) -> str:
     """Return the HTML report of a run."""
     results, facts = run.results, run.facts
     rates = "; ".join(f"{kind}: {' and '.join(number(rate) for rate in found)}" for kind, found in results["rates"].items())
-    edges = [kind for kind, tried in results["tuning"].items() if tried["at_edge"]]
-    notes = [*excluded_notes(results), *few_seeds_notes(results, fewest_seeds), LIMITS]
-    if edges:
-        notes.insert(0, f"The best learning rate of {', '.join(edges)} is the last that was tried; another may be better.")
+    notes = [*edge_notes(results), *excluded_notes(results), *few_seeds_notes(results, fewest_seeds), LIMITS]
     setting = {
         "arms": ", ".join(results["arms"]) + "; an arm that changes continues the model of its seed that does not, bit for bit",
         "ties": "; ".join(results["ties"]),

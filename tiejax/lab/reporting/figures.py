@@ -5,7 +5,7 @@ import io
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,18 +237,19 @@ def plot_learning_curves(
     return figure
 
 
-def plot_paired_values(measures: Mapping[str, tuple[np.ndarray, np.ndarray]], names: tuple[str, str]) -> Figure:
-    """Plot final values in pairs: one panel per measure, one line per seed, medians as bars."""
-    figure, axes = grid(len(measures), 4, 2.5, 2.8)
+def plot_paired_values(measures: Mapping[str, Sequence[np.ndarray]], names: Sequence[str]) -> Figure:
+    """Plot the final values `[seed]` of arms: one panel per measure, one line per seed, medians as bars."""
+    places = range(len(names))
+    figure, axes = grid(len(measures), 4, 1.25 * len(names), 2.8)
     for panel, (title, values) in zip(axes, measures.items(), strict=True):
         both = np.stack(values)
-        panel.plot([0, 1], both, color="grey", alpha=0.35, linewidth=0.8)
+        panel.plot(places, both, color="grey", alpha=0.35, linewidth=0.8)
         for place, name in enumerate(names):
-            colour = ARM_COLOURS[name]
+            colour = ARM_COLOURS.get(name, GREEN)
             panel.plot(np.full(both.shape[1], place), both[place], "o", color=colour, alpha=0.6, markersize=4)
             panel.hlines(np.median(both[place]), place - 0.2, place + 0.2, color=colour, linewidth=2.5)
-        panel.set_xticks([0, 1], names)
-        panel.set_xlim(-0.4, 1.4)
+        panel.set_xticks(places, names)
+        panel.set_xlim(-0.4, len(names) - 0.6)
         panel.set_title(title, fontsize=8)
         panel.grid(visible=False, axis="x")
     return figure

@@ -58,6 +58,11 @@ def timing_words(timing: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[st
     }
 
 
+def corpus_words(settings: Mapping[str, Any]) -> str:
+    """Name the training text of a run, for the page's setting."""
+    return ", ".join(map(str, settings["corpus"] or settings.get("languages") or ["the prose that comes with CPython"]))
+
+
 def model_words(results: Mapping[str, Any]) -> str:
     """Describe the model of a run, for the page's setting."""
     answers = {True: "yes", False: "no"}
@@ -122,6 +127,18 @@ def marked_as_reported(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, An
         {**row, "statement": f"{row['statement']} Reported by the paper." if row["reported"] else row["statement"]}
         for row in claims
     ]
+
+
+def edge_notes(results: Mapping[str, Any]) -> list[str]:
+    """Return a note on the models whose best learning rate is at an edge of those tried, if there are any."""
+    edges = " and ".join(kind for kind, tried in results["tuning"].items() if tried["at_edge"])
+    return [f"The best learning rate of {edges} models is the last that was tried; another may be better."] if edges else []
+
+
+def rates_numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the table of the learning rates that were tried, by its title; none for a run that tried none."""
+    seeds = ", ".join(map(str, results["tuning_seeds"]))
+    return {f"Numbers: learning rates, on seeds {seeds} only": rates_table(results["tuning"])} if results["tuning"] else {}
 
 
 def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -39,6 +39,13 @@ class Settings:
     def check(self) -> None:
         """Raise BadInput, which names the option, if resolved settings are invalid."""
 
+    def filled(self: T, **defaults: Any) -> T:
+        """Return the settings with these defaults in place of None, checked."""
+        missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        settings: T = dataclasses.replace(self, **missing)  # type: ignore[type-var]
+        settings.check()  # type: ignore[attr-defined]
+        return settings
+
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings(Settings):

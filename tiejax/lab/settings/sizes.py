@@ -118,6 +118,12 @@ def records_of(steps: int, every: int) -> int:
     return steps // every + 1 + bool(steps % every)
 
 
+def bytes_of_records(settings: Any, steps: int, record: int, validation: int) -> int:
+    """Return the bytes of all records of one member: `record` bytes at a record, `validation` bytes at a validation."""
+    every = settings.validate_every if isinstance(settings.validate_every, int) else steps  # or at the ends of epochs
+    return record * records_of(steps, settings.record_every) + validation * records_of(steps, every)
+
+
 def outgrow_memory(records: int) -> bool:
     """Return whether `records` bytes of records are more than a tenth of this machine's memory.
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tiejax.lab.studies.causal_untying.corners import claims
+from tiejax.lab.studies.causal_untying.claims import claims_across as claims
 from tiejax.statistics.claims import assess
 
 SEEDS = 10

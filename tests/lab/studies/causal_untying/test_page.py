@@ -19,7 +19,7 @@ def test_values_that_are_not_defined_are_dashes():
     assert [value for _, value in facts] == ["1", "1", "-", "0.250", "-"]
     assert of_pairs == [[LISTS[0], "he / she", "-", "0.500"]]
     assert distances == [["tied", "input", "-"], ["tied", "output", "0.500"]]
-    assert "semantic distance -, conditional distance 0.25" in _natural_words(natural)["natural pairs"]
+    assert "semantic distance -, conditional distance 0.25" in _natural_words(natural)
 
 
 def test_exploratory_arms_are_compared_with_the_same_seeds():

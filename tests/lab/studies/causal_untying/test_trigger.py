@@ -1,28 +1,49 @@
 """The step of an untie that follows from recorded cosines, on made-up ones."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from tiejax.lab.comparison.training import Trainer
+from tiejax.lab.runs.rates import Tried
+from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.trigger import Cosines, _assembled, untied_at_step
+from tiejax.lab.studies.causal_untying.settings import Settings
+from tiejax.lab.studies.causal_untying.study import threshold_of
+from tiejax.lab.studies.causal_untying.trigger import (
+    COSINE,
+    STEP,
+    _assembled,
+    running_cosines,
+    steps_below,
+    untied_at_step,
+)
 
 STEPS = np.arange(0, 1001, 50)
 
 
-def cosines(*of_seeds):
+def recorded(*of_seeds):
     """Of a run of 1,000 steps, recorded every 50, whose rate is constant from step 20 to 800; the second bucket is noise."""
     frequent = np.array(of_seeds, float)
-    return Cosines.of(STEPS, np.stack([frequent, np.random.default_rng(0).normal(size=frequent.shape)], axis=-1), 1000)
+    return np.stack([frequent, np.random.default_rng(0).normal(size=frequent.shape)], axis=-1)
+
+
+def cosines(*of_seeds):
+    return running_cosines(STEPS, recorded(*of_seeds), 1000)
 
 
 def test_means_are_over_three_records_of_the_constant_rate():
-    found = cosines(STEPS)
-    assert found.steps.tolist() == list(range(150, 801, 50))
-    np.testing.assert_allclose(found.mean, [np.arange(100, 751, 50)])
+    steps, means = cosines(STEPS)
+    assert steps.tolist() == list(range(150, 801, 50))
+    np.testing.assert_allclose(means, [np.arange(100, 751, 50)])
 
 
 def test_the_threshold_is_the_median_of_all_models():
-    assert cosines(np.full(21, 1.0), np.full(21, 3.0), np.full(21, 4.0)).threshold == 3.0
+    records = {STEP: STEPS, COSINE: recorded(np.full(21, 1.0), np.full(21, 3.0), np.full(21, 4.0))}
+    trainer = Trainer(SimpleNamespace(settings=Settings(explore=True)), 1000, object.__new__(Stages))
+    tried = Tried([(0.1, 1.0)], np.ones((1, 3)), np.ones(1), records)
+    assert threshold_of(trainer, {"tied": tried}) == 3.0
 
 
 @pytest.mark.parametrize(
@@ -38,12 +59,11 @@ def test_the_threshold_is_the_median_of_all_models():
     ],
 )
 def test_a_model_unties_after_100_steps_below_the_threshold(cosine, step):
-    assert cosines(cosine).steps_below(0.5) == [step]
+    assert steps_below(*cosines(cosine), 0.5) == [step]
 
 
 def test_models_untie_at_steps_of_both_kinds_of_records():
-    found = cosines(np.where(STEPS < 450, 1.0, 0.0))
-    assert found._replace(every=250).steps_below(0.5) == [750]
+    assert steps_below(*cosines(np.where(STEPS < 450, 1.0, 0.0)), 0.5, every=250) == [750]
 
 
 def test_arms_are_assembled_from_the_models_of_their_steps():

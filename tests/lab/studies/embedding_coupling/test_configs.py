@@ -10,7 +10,7 @@ from tiejax.lab.settings import command_line
 from tiejax.lab.studies.embedding_coupling.settings import STUDY
 from tiejax.models import bert
 from tiejax.models.shapes import PUBLISHED_SHAPES
-from tiejax.pretraining.masked_lm import MaskedLM
+from tiejax.pretraining.masked import MaskedLM
 from tiejax.text.masking import MaskedRows
 
 CONFIGS = Path(__file__).parents[4] / "configs" / "embedding_coupling"

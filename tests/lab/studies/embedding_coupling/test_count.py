@@ -1,12 +1,15 @@
 """Parameter counts from shapes: a small shape by hand, and every row of the paper's tables within 2 %."""
 
+import functools
+
 import pytest
 
 from tiejax.lab.runs import entry
-from tiejax.lab.studies.embedding_coupling.count import counted, table
 from tiejax.lab.studies.embedding_coupling.settings import STUDY
-from tiejax.models.bert import count_parameters
+from tiejax.lab.studies.embedding_coupling.sizes import counted, parameters, table
 from tiejax.models.shapes import PUBLISHED_SHAPES, Shape
+
+count_parameters = functools.partial(parameters, pooler=True)
 
 
 def by_hand(vocabulary, e_in, e_out, h, layers, positions=512, types=2):

@@ -14,7 +14,7 @@ from tiejax.lab.studies.embedding_coupling.preparation import check_sizes
 from tiejax.lab.studies.embedding_coupling.settings import DEFAULT_SHAPES, STUDY, Settings
 from tiejax.lab.studies.embedding_coupling.text import Text
 from tiejax.models import bert
-from tiejax.pretraining.masked_lm import MaskedLM
+from tiejax.pretraining.masked import MaskedLM
 from tiejax.text.tokenizer import SPECIAL
 from tiejax.text.twins import Twins
 
@@ -27,7 +27,7 @@ def test_parameters(name):
     stored = jax.eval_shape(objective.init, jax.random.key(0))
     fine_tuned = jax.eval_shape(lambda stored: bert.drop_layers(bert.discard_head(stored), shape.drop), stored)
     expected = tuple(sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in (stored, fine_tuned))
-    assert sizes.parameters(settings, shape, 300) == expected
+    assert sizes.parameters(shape, 300, settings.max_length) == expected
 
 
 def test_estimate_is_the_largest_stage_of_the_largest_shape():
@@ -35,7 +35,7 @@ def test_estimate_is_the_largest_stage_of_the_largest_shape():
     fields = {"embed_in": 8, "embed_out": 8, "width": 8, "layers": 2, "heads": 2}
     others = {"seeds": 5, "fine_tuning_seeds": 3, "batch_rows": 1, "max_length": 16}
     settings = Settings(shapes={"a": fields, "b": fields | {"layers": 1}}, **others).resolved()
-    before, after = sizes.parameters(settings, settings.every_shape["a"], 300)
+    before, after = sizes.parameters(settings.every_shape["a"], 300, settings.max_length)
     needed = sizes.need(settings, 300)
     # 15 scored members of both starts are more than 7 rates of 2 tuning seeds; parameters are kept for all 7 seeds.
     assert needed.state == 3 * 4 * after * 2 * 15 + 4 * 7 * (before + after)

@@ -18,8 +18,7 @@ import numpy as np
 from tiejax import training
 from tiejax.lab.runs import resume
 from tiejax.lab.runs.console import Console
-from tiejax.lab.studies.text_mlm.ensemble import build_ensemble
-from tiejax.lab.studies.text_mlm.records import named_arrays
+from tiejax.lab.studies.text_mlm.ensemble import build_ensemble, named_arrays
 from tiejax.lab.studies.text_mlm.settings import STUDY
 from tiejax.lab.studies.text_mlm.text import prepare
 settings = resume.read(STUDY, sys.argv[2:]).settings

@@ -6,8 +6,7 @@ from text_metrics import DECAY, GATE, metrics_of
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.studies.text_mlm.claims import analyse
-from tiejax.lab.studies.text_mlm.drawing import shades
-from tiejax.lab.studies.text_mlm.figures import plot_all, plot_learning
+from tiejax.lab.studies.text_mlm.figures import plot_all, plot_learning, shades
 
 
 @pytest.mark.slow
@@ -43,7 +42,8 @@ def test_figures_show_every_pair_seed_and_bucket(tmp_path, drawn):
     cost = shown["buckets"].axes[2].lines[0].get_ydata().reshape(4, 3)
     np.testing.assert_allclose(cost[:, 0], np.subtract(*metrics["validation_loss"][::-1, :, -1]))
     assert np.isnan(cost[:, 1]).all()
-    assert len(shown["norms"].axes[0].lines) == 3 * (4 + 1)
+    assert [len(panel.lines) for panel in shown["norms"].axes] == [2 * (4 + 1)] * 2
+    np.testing.assert_array_equal(shown["norms"].axes[1].lines[0].get_ydata(), metrics["norm_output"][0, 0])
     strips = shown["distance_ratio"].axes[0].lines
     assert [len(line.get_ydata()) for line in strips[:3]] == [30, 12, 40]
     for name, figure in shown.items():

@@ -34,7 +34,7 @@ def page_of(body, pictures, settings=None, **changed):
             "splits": {name: {"sentences": 123456, "tokens": 7654321} for name in ("train", "validation")},
             "dropped": 12, "cut": 3456, "fingerprint": "ab12cd",
         },
-        "model": {"layers": 3, "parameters": {"untied": 8434048, "tied": 4514432}},
+        "model": {"architecture": "transformer", "parameters_untied": 8434048, "parameters_tied": 4514432},
         "steps": 1900,
         "timing": {
             "compile_s": 3.0, "train_s": 90.0, "model_steps_per_s": 42.0,
@@ -58,7 +58,7 @@ def test_report_shows_settings_claims_and_figures(body, pictures):
     for text in (
         "books/a.txt, books/b.txt", "123,456 (7,654,321 tokens) for validation", "3,456 cut; fingerprint ab12cd",
         "vocabulary 8,192",
-        "3 layers of width 128, 4 heads, feed-forward 512; parameters untied 8,434,048, tied 4,514,432",
+        "3 layers of width 128, 4 heads, feed-forward 512; parameters untied 8,434,048, parameters tied 4,514,432",
         "probability 0.5, as likely as its word: DH holds", "probability 0.1, not as likely as its word: DH fails",
         "unrelated: 40 pairs of different words", "10,123 real tokens per second, 1.8% padding, device idle 1.3% of the time",
         "learning rates sum to 1.5", "steps: 1900", "word35",

@@ -14,10 +14,9 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import sizes as shared
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.text_mlm import sizes
-from tiejax.lab.studies.text_mlm.ensemble import build_ensemble, names_of_arms
+from tiejax.lab.studies.text_mlm.ensemble import build_ensemble
 from tiejax.lab.studies.text_mlm.settings import STUDY
 from tiejax.lab.studies.text_mlm.text import buckets_of, pairs_of, prepare
-from tiejax.pretraining.step_plan import MOST_PLACES
 from tiejax.text.packing import TextFeed
 from tiejax.training import seed_keys
 from tiejax.training.placement import DATA
@@ -54,7 +53,7 @@ def test_state_records_and_batches(data, tmp_path, line):
 
     fed = jax.tree.map(lambda leaf: jnp.asarray(leaf[:1, 0]), rows)
     one = jax.eval_shape(lambda: ensemble.start([0])).state
-    arms = len(names_of_arms(settings, plan))
+    arms = len(ensemble.arm_ties)
     for name, expected in (("record", sizes.bytes_of_record(decided)), ("validation", sizes.bytes_of_validation(decided))):
 
         def measure(state, name=name):
@@ -72,7 +71,6 @@ def shapes_on_one_device(measure, state):
 
 def test_constants_match_the_packages_they_mirror():
     assert TextFeed.window == shared.WINDOW
-    assert shared.MOST_PLACES == MOST_PLACES
 
 
 def test_estimate_before_the_text_is_a_lower_bound(data, tmp_path):

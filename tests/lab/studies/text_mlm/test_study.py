@@ -19,7 +19,7 @@ from tiejax.lab.runs import manifest, resume
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.text_mlm import text
 from tiejax.lab.studies.text_mlm.claims import analyse
-from tiejax.lab.studies.text_mlm.ensemble import TextObjective, build_ensemble
+from tiejax.lab.studies.text_mlm.ensemble import build_ensemble
 from tiejax.lab.studies.text_mlm.settings import STUDY
 from tiejax.text import masking
 from tiejax.training import seed_keys
@@ -187,7 +187,7 @@ def on_one_device(function):
 @pytest.mark.slow
 def test_loss_of_the_last_batch_is_the_mean_over_its_own_sentences(rebuilt):
     """With sentences in four of twelve rows, the loss equals that of the four alone, and that computed from logits."""
-    settings, prepared, plan, ensemble, params, seed_key = rebuilt
+    settings, _, _, ensemble, params, seed_key = rebuilt
     rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0, 2]), next(ensemble.source.open([(0, 0)], range(1), 1, 0)))
     assert rows.segments.any(axis=1).tolist() == [True] * 4 + [False] * 8
     sample = jax.jit(lambda rows: ensemble.sample(seed_key, jnp.int32(2), rows))
@@ -197,7 +197,7 @@ def test_loss_of_the_last_batch_is_the_mean_over_its_own_sentences(rebuilt):
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), padded, exact)
     used = np.asarray(alone.weight) > 0
     assert used.sum() > 1
-    encode = TextObjective.of(settings, prepared, plan).encode
+    encode = ensemble.loss.__self__.encode
     states = jax.jit(lambda: encode(params, alone, None).reshape(-1, settings.width))()
     logits = np.asarray(states, np.float64)[alone.slot[used]] @ np.asarray(params["head"]["embedding"], np.float64).T
     nats = np.log(np.exp(logits).sum(-1)) - logits[np.arange(used.sum()), alone.target[used]]

@@ -8,10 +8,12 @@ from corpora import ROOT, SHARED
 from processes import command_here
 
 from tiejax.lab.runs import resume
+from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.text_mlm.ensemble import build_model
-from tiejax.lab.studies.text_mlm.settings import STUDY
-from tiejax.lab.studies.text_mlm.text import Text, pairs_of
+from tiejax.lab.studies.text_mlm.settings import STUDY, Settings
+from tiejax.lab.studies.text_mlm.text import Text, pairs_of, plan
 from tiejax.text import tokenizer
+from tiejax.text.sequences import Sequences
 from tiejax.text.twins import COMMON_WORDS, plant
 
 
@@ -71,6 +73,16 @@ def test_the_published_twins_and_parameters(published):
     number = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
     table = int(np.prod(shapes["head"]["embedding"].shape))
     assert (number, number - table) == (8_434_048, 4_514_432)
+
+
+@pytest.mark.parametrize(("packing", "rows"), [("padded", 200_000), ("packed", 150_000)])
+def test_a_step_too_large(packing, rows):
+    """Sentences of 96 tokens in rows of 128; packed, three rows hold four of them."""
+    train = Sequences(np.zeros(96 * 4, np.int32), 96 * np.arange(5))
+    text = Text(None, None, train, train, {}, b"")
+    message = rf"^--batch_size: {rows} rows of 128 tokens are {128 * rows:,} tokens, expected at most 16,777,216$"
+    with pytest.raises(BadInput, match=message):
+        plan(Settings(batch_size=200_000, packing=packing), text, 1, 1, "cpu")
 
 
 def test_equal_untie_steps_are_refused_once_epochs_are_known_in_steps(tmp_path, monkeypatch, capsys):

@@ -53,6 +53,13 @@ COSINE = Compared("cosine/tied", LATE_COSINE, f"{plan.TIED}-cosine",
                   "With a cosine, models that are untied at 2/3 of the run end lower than always tied ones.")
 # fmt: on
 
+# The claim across runs with tables of several sizes: whether tying costs more where the tables are larger.
+CORNER = (
+    "The final loss of always tied models less that of never tied ones, in bits a byte, grows with the logarithm of the size "
+    "of the vocabulary over the width of the model."
+)
+CORNER_ESTIMAND = "the slope of the validation loss at the end (tied - never-independent) over ln(V / d), by least squares"
+
 
 def claims(losses: Losses, control: Losses) -> dict[str, list[Claim]]:
     """Return the claims of each family.
@@ -142,8 +149,7 @@ def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
     if not {LATE, plan.TIED} <= set(losses):
         return []
     change = losses[LATE] - losses[plan.TIED]
-    differences = change[:, -1] - change[:, 0]
-    differences = replace_undefined(np.where(np.isfinite(differences), differences, np.nan), 1)
+    differences = replace_undefined(change[:, -1] - change[:, 0], 1)
     if not np.isfinite(differences).all():
         return []
     statement = (
@@ -188,9 +194,8 @@ def verdicts(
 
     On planted text its claims are the only family that is tested; comparisons of losses are exploratory.
 
-    losses: final losses `[seed]`; arms with a cosine may have fewer seeds. buckets: the same by bucket. names: of the buckets.
-    looks, planned: numbers of seeds at which the claims are tested, and how many looks are planned. planted: of planted text.
-    tested: whether claims are tested, or all exploratory.
+    losses: final losses `[seed]`; arms with a cosine may have fewer seeds. buckets: the same by bucket, of these names. looks:
+    numbers of seeds at which the claims are tested, of `planned` looks. tested: whether claims are tested, or all exploratory.
     """
 
     if planted is not None and plan.untied_at(plan.EARLY) in losses:  # the same at every look
@@ -208,3 +213,30 @@ def verdicts(
         return {PLANTED: planted_claims(planted.of_seeds(seeds)) + untested(families[PLAIN]) + exploratory}
 
     return rows_by_family(at, looks, planned, tested)
+
+
+def claims_across(runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[Claim]:
+    """Return the claim about runs, settings and results.json of each, with at least two ratios V / d; none otherwise.
+
+    It is exploratory if a run does not pass the gate, or if runs have different numbers of steps. Runs with planted text or
+    without bytes per token are left out.
+    """
+    runs = [(settings, results) for settings, results in runs if results.get("bytes_per_token")]
+    ratios = [results["data"]["vocabulary"] / settings["width"] for settings, results in runs]
+    if len(set(ratios)) < 2:
+        return []
+    gap_of = [gap_by_seed(results) for _, results in runs]
+    seeds = sorted(set.intersection(*map(set, gap_of)))
+    values = [np.array([gap[seed] for seed in seeds], float) for gap in gap_of]
+    slope = least_squares_slope([math.log(ratio) for ratio in ratios], values)
+    found = [Claim("corner", CORNER, CORNER_ESTIMAND, slope, 1, unit="bits a byte")]
+    alike = len({results["steps"] for _, results in runs}) == 1
+    return found if alike and not any(results["gate"]["failed"] for _, results in runs) else untested(found)
+
+
+def gap_by_seed(results: Mapping[str, Any]) -> dict[int, float]:
+    """Return the final loss of the tied model less that of the never tied one of each seed, in bits a byte."""
+    arms = (plan.TIED, plan.NEVER_INDEPENDENT)
+    losses = worst_if_diverged({arm: np.array(results["arms"][arm]["loss"], float) for arm in arms})
+    (gap,) = gaps(losses).values()
+    return dict(zip(results["seeds"], (gap / math.log(2) / results["bytes_per_token"]).tolist(), strict=True))

@@ -1,14 +1,15 @@
 """The figures of a run, on plain or planted text, with captions."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
-from tiejax.lab.comparison.figures import EARLY, over_seeds, plot_less, plot_uses
 from tiejax.lab.comparison.figures import colours as colours_of
+from tiejax.lab.comparison.figures import over_seeds, plot_course, plot_rows, plot_uses
 from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.comparison.training import Arrays
 from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
@@ -42,13 +43,13 @@ def is_primary(arm: str) -> bool:
 def plot_all(arrays: Arrays, results: Mapping[str, Any], planted: Planted | None = None) -> list[Plot]:
     """Return all figures; planted: of a run on planted text."""
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm)}
-    steps = results["steps"]
     shown = {arm: colour for arm, colour in colours(list(losses)).items() if arm not in (plan.NEVER_INDEPENDENT, *OTHER_SIZES)}
+    forks = {arm: _fork_step(arm, results["steps"]) for arm in losses}
     return [
         *([plot_distances(planted, list(results["arms"])), plot_excess(results["arms"])] if planted is not None else []),
         plot_final(losses),
-        plot_since_untying(arrays, list(losses), steps),
-        plot_uses(arrays, USES, {arm: _fork_step(arm, steps) for arm in losses}, shown, USES_CAPTION),
+        plot_course(arrays, shown, plan.TIED, "nats a token", forks)._replace(name="since_untying"),
+        plot_uses(arrays, USES, forks, shown, USES_CAPTION),
         plot_frequency(results),
         plot_sizes(losses, results),
         *([plot_lengths(results)] if len(results["bigram"]["losses"]) > 1 else []),
@@ -56,35 +57,28 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any], planted: Planted | None
     ]
 
 
-def _dots_and_mean(panel: Any, x: float, values: np.ndarray, colour: str) -> None:
-    values = values[np.isfinite(values)]
-    panel.plot(np.full(len(values), x), values, "o", color=colour, alpha=0.4, markersize=4, markeredgewidth=0)
-    if len(values):
-        panel.plot([x - 0.025, x + 0.025], [values.mean()] * 2, color=colour, linewidth=2.5)
+def _fork_step(arm: str, steps: int) -> int:
+    written = arm.partition("untie-")[2]
+    return step_at(Fraction(written), steps) if written else 0
 
 
-def plot_row(panel: Any, place: float, values: np.ndarray, colour: str) -> None:
-    """Plot a dot for each value in a row of a panel, and a bar at their mean, if any is finite."""
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return
-    panel.plot(values, np.full(len(values), place), "o", color=colour, alpha=0.4, markersize=4)
-    panel.plot(np.mean(values), place, "|", color=colour, markersize=16, markeredgewidth=2.5)
+def _plot_over(panel: Axes, found: Mapping[float, np.ndarray], colour: str, label: str | None = None) -> None:
+    """Plot a dot for each finite value above its x, and a line with bars at their means; found: x -> `[seed]`."""
+    for x, values in found.items():
+        panel.plot(np.full(len(values), x), values, "o", color=colour, alpha=0.4, markersize=4, markeredgewidth=0)
+    means = [over_seeds(np.mean, values[np.isfinite(values)]) for values in found.values()]
+    panel.plot([*found], means, "-_", color=colour, linewidth=1, markersize=14, markeredgewidth=2.5, label=label)
 
 
 def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
     """Plot the final loss less that of the tied model of the seed over the tied fraction of the run."""
     figure, axes = new_figure(1, 1, 6.4, 3.8)
     panel, (fractions, arms) = axes[0, 0], curve(losses)
-    differences = [losses[arm] - losses[plan.TIED] for arm in arms]
     x = [float(fraction) for fraction in fractions]
     panel.axhspan(-MARGIN, MARGIN, color="grey", alpha=0.15, linewidth=0)
     panel.axhline(0, color="black", linewidth=0.8)
-    panel.plot(x, [over_seeds(np.nanmean, values) for values in differences], color=BLUE, linewidth=1)
-    for place, values in zip(x, differences, strict=True):
-        _dots_and_mean(panel, place, values, BLUE)
-    independent = losses[plan.NEVER_INDEPENDENT] - losses[plan.TIED]
-    _dots_and_mean(panel, APART, independent, SKY)
+    _plot_over(panel, {place: losses[arm] - losses[plan.TIED] for place, arm in zip(x, arms, strict=True)}, BLUE)
+    _plot_over(panel, {APART: losses[plan.NEVER_INDEPENDENT] - losses[plan.TIED]}, SKY)
     names = {plan.NEVER_EQUAL: "never,\nequal", plan.TIED: "always"}
     labels = [names.get(arm, str(fraction)) for arm, fraction in zip(arms, fractions, strict=True)]
     panel.set_xticks([APART, *x], ["never,\nindependent", *labels], fontsize=8)
@@ -98,31 +92,6 @@ def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
     )
 
 
-def _fork_step(arm: str, steps: int) -> int:
-    written = arm.partition("untie-")[2]
-    return step_at(Fraction(written), steps) if written else 0
-
-
-def plot_since_untying(arrays: Arrays, arms: Sequence[str], steps: int) -> Plot:
-    """Plot the validation loss less that of the tied model over steps, from each fork on."""
-    figure, axes = new_figure(1, 1, 6.4, 3.8)
-    panel, colour_of = axes[0, 0], colours(arms)
-    panel.axhline(0, color="black", linewidth=0.8)
-    for arm in arms:
-        if arm in (plan.TIED, plan.NEVER_INDEPENDENT, *OTHER_SIZES):
-            continue
-        plot_less(panel, arrays, (arm, plan.TIED), max(_fork_step(arm, steps), EARLY * steps), colour_of[arm])
-    panel.set_ylabel("validation loss - that of tied (nats a token)")
-    thousands(panel)
-    legend_below(figure, panel)
-    return Plot(
-        "since_untying",
-        "Validation loss less that of the always tied model of the seed over training, from the step of untying on (never "
-        "tied: after a tenth of the run). Thin: seeds; thick: means.",
-        figure,
-    )
-
-
 def plot_frequency(results: Mapping[str, Any]) -> Plot:
     """Plot final losses less those of tied models by token frequency."""
     names = results["frequency_ranks"]
@@ -132,10 +101,8 @@ def plot_frequency(results: Mapping[str, Any]) -> Plot:
     colour_of = colours(list(arms))
     for number, (panel, name) in enumerate(zip(panels, names, strict=True)):
         panel.axvline(0, color="black", linewidth=0.8)
-        for place, arm in enumerate(others):
-            values = arms[arm][:, number] - arms[plan.TIED][:, number]
-            plot_row(panel, place, values, colour_of[arm])
-        panel.set_yticks(range(len(others)), others, fontsize=8)
+        plot_rows(panel, {arm: arms[arm][:, number] - arms[plan.TIED][:, number] for arm in others}, colour_of)
+        panel.tick_params("y", labelsize=8)
         panel.set_title(rank_words(name), fontsize=10)
         panel.set_xlabel("loss - that of tied (nats)")
     return Plot(
@@ -155,10 +122,7 @@ def plot_sizes(arms: Mapping[str, np.ndarray], results: Mapping[str, Any]) -> Pl
     for arm, values in arms.items():
         before = [other for other in arms if abs(megabytes[other] - megabytes[arm]) < apart]
         place = megabytes[arm] + 2 * apart * (before.index(arm) - (len(before) - 1) / 2)
-        panel.plot(np.full(len(values), place), values, "o", color=colour_of[arm], alpha=0.4, markersize=4)
-        panel.plot(
-            place, over_seeds(np.nanmean, values), "_", color=colour_of[arm], markersize=14, markeredgewidth=2.5, label=arm
-        )
+        _plot_over(panel, {place: values}, colour_of[arm], arm)
     panel.axhline(results["bigram"]["losses"]["1"], color="black", linestyle=":", linewidth=1, label="bigram")
     panel.set_xlabel("parameters at the end (MB in float32; arms of one size side by side)")
     panel.set_ylabel("final loss (nats a token)")
@@ -187,10 +151,10 @@ def plot_lengths(results: Mapping[str, Any]) -> Plot:
     for arm, colour in LENGTH_ARMS.items():
         names = {length: plan.at_length(arm, length) for length in steps}
         found = {steps[length]: losses[name] for length, name in names.items() if name in losses}
-        _plot_over_steps(whole, found, colour, arm)
+        _plot_over(whole, found, colour, arm)
         if arm != plan.TIED:
             less = {steps[length]: values for length, values in gaps(losses, plan.TIED, arm).items()}
-            _plot_over_steps(gap, less, colour, arm)
+            _plot_over(gap, less, colour, arm)
     for panel, label in ((whole, "final loss (nats a token)"), (gap, "final loss of tied - that of the arm (nats a token)")):
         panel.set_xscale("log", base=2)
         panel.set_xticks([*steps.values()], [f"{step:,.0f}" for step in steps.values()], fontsize=8)
@@ -207,13 +171,6 @@ def plot_lengths(results: Mapping[str, Any]) -> Plot:
     )
 
 
-def _plot_over_steps(panel: Any, found: Mapping[float, np.ndarray], colour: str, label: str) -> None:
-    for step, values in found.items():
-        panel.plot(np.full(len(values), step), values, "o", color=colour, alpha=0.4, markersize=4, markeredgewidth=0)
-    means = [over_seeds(np.mean, values[np.isfinite(values)]) for values in found.values()]
-    panel.plot([*found], means, color=colour, label=label)
-
-
 PLANTED_COLOURS = {
     plan.TIED: "grey", plan.untied_at(plan.EARLY): GREEN, plan.untied_at(plan.LATE): PURPLE, plan.NEVER_INDEPENDENT: SKY,
 }  # fmt: skip
@@ -227,13 +184,8 @@ def plot_distances(planted: Planted, arms: list[str]) -> Plot:
         relative_of = {arm: planted.relative(arm, table) for arm in arms}
         for panel, kind in zip(row, kinds, strict=True):
             for arm, (step, relative) in relative_of.items():
-                panel.plot(
-                    step,
-                    over_seeds(np.nanmean, relative[kind]),
-                    color=PLANTED_COLOURS.get(arm, "black"),
-                    linewidth=1.6,
-                    label=arm,
-                )
+                means, colour = over_seeds(np.nanmean, relative[kind]), PLANTED_COLOURS.get(arm, "black")
+                panel.plot(step, means, color=colour, linewidth=1.6, label=arm)
             for fork in curve(dict.fromkeys(arms, np.zeros(0)))[0][:-1]:
                 panel.axvline(step_at(fork, planted.steps), color="black", linewidth=0.6, linestyle=":")
             panel.set_title(f"{kind}, {table} table", fontsize=9)
@@ -251,11 +203,10 @@ def plot_distances(planted: Planted, arms: list[str]) -> Plot:
 def plot_excess(arms: Mapping[str, Mapping[str, Any]]) -> Plot:
     """Plot the final excess loss of the choice between the symbols of a pair, by kind of pair and arm."""
     figure, panels = grid(len(CHOICES), 5, 2.6, 2.6)
+    colour_of = {arm: PLANTED_COLOURS.get(arm, "black") for arm in arms}
     for number, (panel, kind) in enumerate(zip(panels, CHOICES, strict=True)):
-        for place, (arm, row) in enumerate(arms.items()):
-            values, colour = np.array(row["excess"][kind], float), PLANTED_COLOURS.get(arm, "black")
-            plot_row(panel, place, values, colour)
-        panel.set_yticks(range(len(arms)), list(arms) if number == 0 else [""] * len(arms), fontsize=8)
+        plot_rows(panel, {arm: np.array(row["excess"][kind], float) for arm, row in arms.items()}, colour_of)
+        panel.tick_params("y", labelsize=8, labelleft=number == 0)
         panel.set_ylim(len(arms) - 0.5, -0.5)
         panel.set_xlim(0, 1.08 * panel.get_xlim()[1])
         panel.set_title(kind, fontsize=10)

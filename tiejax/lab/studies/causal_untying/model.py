@@ -21,8 +21,7 @@ from tiejax.lab.studies.causal_untying.plan import Arm
 from tiejax.lab.studies.causal_untying.settings import DECAY, WARM_UP, Settings
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.models import counts, gpt2
-from tiejax.pretraining.causal import causal_loss
-from tiejax.pretraining.loss import Head, predict_slots
+from tiejax.pretraining.loss import Head, causal_loss, predict_slots
 from tiejax.text.blocks import spread
 from tiejax.text.planted_pairs import CHOICES, Choices, choices
 from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer, with_rates
@@ -36,7 +35,7 @@ UNDECAYED = (*models.TABLE_PATHS, "positions/embedding")
 
 
 class Size(NamedTuple):
-    """The size of a model, and its number of parameters with tied tables counted once."""
+    """The size of a model; parameters: with tied tables counted once."""
 
     layers: int
     width: int
@@ -46,8 +45,6 @@ class Size(NamedTuple):
 
 def size_of(settings: Settings, vocabulary: int, arm: Arm) -> Size:
     """Return the size of an arm's model; the wide and the deep tied one have about as many parameters as an untied one."""
-    assert settings.width is not None
-    assert settings.layers is not None
     assert settings.context is not None
     hidden = sizes.FEED_FORWARD * settings.width
     size = vocabulary, settings.layers, settings.width, hidden, settings.context
@@ -67,7 +64,6 @@ def size_of(settings: Settings, vocabulary: int, arm: Arm) -> Size:
 def build_model(settings: Settings, vocabulary: int, arm: Arm) -> models.LanguageModel:
     """Return the model of an arm."""
     assert settings.context is not None
-    assert settings.width is not None
     shape = size_of(settings, vocabulary, arm)
     size = vocabulary, shape.layers, shape.width, settings.heads, shape.feed_forward, settings.context
     return gpt2.build(*size, head_bias=arm.bias, embed_width=settings.width // 2 if arm.factorised else None)
@@ -95,10 +91,7 @@ def schedule_of(steps: int, cosine: bool, horizon: Fraction = Fraction(1)) -> op
 
 
 def optimizer_of(settings: Settings, steps: int, arm: Arm) -> optax.GradientTransformation:
-    """Return AdamW, whose learning rate is a factor in its state times the schedule; tables and vectors do not decay.
-
-    Its state has the same leaves for all arms, so that a child can continue the state of its parent.
-    """
+    """Return AdamW, whose learning rate is a factor in its state times the schedule; tables and vectors do not decay."""
     optimizer = make_optimizer(
         "adamw",
         schedule_of(steps, arm.cosine, arm.horizon),
@@ -260,10 +253,7 @@ def recorders_of(settings: Settings, objective: Objective, text: Text) -> dict[s
 
 
 class Recipe(NamedTuple):
-    """The models of a run with its settings and text (`lab.comparison.training.Recipe`).
-
-    devices: the number of devices that train one model together.
-    """
+    """The models of a run (`lab.comparison.training.Recipe`); devices: the number that train one model together."""
 
     settings: Settings
     text: Text

@@ -11,7 +11,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import excluded_notes, rates_table, reproduction, timing_words
+from tiejax.lab.reporting.sections import corpus_words, edge_notes, excluded_notes, rates_numbers, reproduction, timing_words
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import PLAIN, PLANTED, SECONDARY
 
@@ -75,34 +75,38 @@ def finding(results: Mapping[str, Any], settings: Mapping[str, Any] | None = Non
     return [answer for answer in (*answers, *counts) if answer]
 
 
-def _planted_words(planted: Mapping[str, Any]) -> dict[str, str]:
+def _planted_words(planted: Mapping[str, Any]) -> str:
     twins = ", ".join(f"{len(words)} of kind {kind}" for kind, words in planted["words"].items())
-    return {
-        "planted": f"{planted['share']:.1%} of the training tokens: {twins}, {planted['pairs_of_markers']} pairs of markers, "
+    return (
+        f"{planted['share']:.1%} of the training tokens: {twins}, {planted['pairs_of_markers']} pairs of markers, "
         f"one of which stands before every sentence, and ciphers of {len(planted['ciphered'])} words"
-    }
+    )
 
 
-def _natural_words(natural: Mapping[str, Any]) -> dict[str, str]:
+def _natural_words(natural: Mapping[str, Any]) -> str:
     agreement = natural["agreement"]
-    return {
-        "natural pairs": f"{len(natural['pairs'])} pairs of frequent words with the most similar neighbours, measured in never "
-        f"tied models of seeds {', '.join(map(str, natural['seeds']))}; Spearman correlation between the two models: semantic "
-        f"distance {decimal(agreement['semantic'], 2)}, conditional distance {decimal(agreement['conditional'], 2)}; between "
-        f"the two distances {decimal(natural['correlation'], 2)}"
-    }
+    return (
+        f"{len(natural['pairs'])} pairs of frequent words with the most similar neighbours, measured in never tied models of "
+        f"seeds {', '.join(map(str, natural['seeds']))}; Spearman correlation between the two models: semantic distance "
+        f"{decimal(agreement['semantic'], 2)}, conditional distance {decimal(agreement['conditional'], 2)}; between the two "
+        f"distances {decimal(natural['correlation'], 2)}"
+    )
 
 
-def _trigger_words(triggered: Mapping[str, Any]) -> dict[str, str]:
+def _trigger_words(triggered: Mapping[str, Any]) -> str:
     steps = ", ".join(f"seed {seed}: {'never' if step is None else f'{step:,}'}" for seed, step in triggered["steps"].items())
-    return {
-        "untied by the gradients": f"the cosine of the gradients of both uses of the table, over the 100 most frequent tokens, "
-        f"below {decimal(triggered['threshold'], 3)} for 100 steps; step of untying: {steps}"
-    }
+    return (
+        f"the cosine of the gradients of both uses of the table, over the 100 most frequent tokens, below "
+        f"{decimal(triggered['threshold'], 3)} for 100 steps; step of untying: {steps}"
+    )
 
 
-# Parts of results.json that only some runs have -> their lines of the setting.
-OPTIONAL = {"planted": _planted_words, "trigger": _trigger_words, "natural": _natural_words}
+# Parts of results.json that only some runs have -> the name of their line of the setting, and its words.
+OPTIONAL = {
+    "planted": ("planted", _planted_words),
+    "trigger": ("untied by the gradients", _trigger_words),
+    "natural": ("natural pairs", _natural_words),
+}
 
 
 def page(run: RunOnPage) -> str:
@@ -120,34 +124,23 @@ def page(run: RunOnPage) -> str:
         f"tables, and {rates['untied']:g}, times {factors['untied']:g}, of never tied ones; it rises for 2 % of the run, is "
         "constant until 80 %, and falls linearly to 0; that of shorter runs falls in the last fifth before their end",
         "untying": "the two tables continue from the shared one, each with its moments; other policies are exploratory",
-        "text": f"{', '.join(map(str, settings['corpus'])) or 'the prose that comes with CPython'}; entropy of the token "
+        "text": f"{corpus_words(settings)}; entropy of the token "
         f"frequencies {results['unigram_entropy']:.3f} nats; {decimal(results['bytes_per_token'], 3)} bytes a token; "
         f"fingerprint {results['data']['fingerprint'][:16]}",
         "final loss": f"nats a token, at the last step, on {settings['final_blocks']:,} blocks spread evenly over the "
         "validation split, or on all of them",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches; an arm that unties continues its tied one",
-        **{
-            name: words
-            for part, words_of in OPTIONAL.items()
-            if part in results
-            for name, words in words_of(results[part]).items()
-        },
+        **{name: words_of(results[part]) for part, (name, words_of) in OPTIONAL.items() if part in results},
         **parts_words(results),
         "source": SOURCE,
         **timing_words(results["timing"], facts),
     }
-    edges = [kind for kind, tried in results["tuning"].items() if tried["at_edge"]]
-    notes = [*excluded_notes(results), LIMITS]
-    if edges:
-        notes.insert(
-            0, f"The best learning rate of {' and '.join(edges)} models is at the edge of those tried; another may be better."
-        )
     return report.render(
         title="Tie, then untie, on a causal language model",
         question=PLANTED_QUESTION if "planted" in results else QUESTION,
         finding=finding(results, settings),
         setting=setting,
-        notes=notes,
+        notes=[*edge_notes(results), *excluded_notes(results), LIMITS],
         claims={HEADINGS[name]: [by_id[row] for row in rows] for name, rows in results["families"].items() if rows},
         figures=run.pictures,
         numbers=tables(results),
@@ -186,9 +179,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     found: dict[str, Table] = {
         "Numbers: final validation loss (nats a token); NAME@F ends at the fraction F of the run": (columns, rows)
     }
-    if results["tuning"]:
-        seeds = ", ".join(map(str, results["tuning_seeds"]))
-        found[f"Numbers: learning rates, on seeds {seeds} only"] = rates_table(results["tuning"])
+    found |= rates_numbers(results)
     if "planted" in results:
         found |= _planted_tables(results)
     if "natural" in results:

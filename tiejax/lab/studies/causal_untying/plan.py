@@ -42,11 +42,7 @@ EXPLORE = "explore-"  # begins the names of exploratory arms
 
 def untied_at(fraction: Fraction, cosine: bool = False) -> str:
     """Return the name of the arm that unties at a fraction of the run."""
-    return _name(f"untie-{fraction}", cosine)
-
-
-def _name(name: str, cosine: bool) -> str:
-    return f"{name}-cosine" if cosine else name
+    return f"untie-{fraction}-cosine" if cosine else f"untie-{fraction}"
 
 
 def at_length(name: str, length: Fraction) -> str:
@@ -96,18 +92,13 @@ def arms_of(
     arms += [arm for name, arm in by_name.items() if name in equal]
     arms += [arm for length in lengths for arm in shorter_arms(length, LATE in forks)]
     if cosine:
-        parent = _name(TIED, True)
+        parent = f"{TIED}-cosine"
         arms += [
             Arm(parent, True, cosine=True),
             Arm(untied_at(LATE, True), False, fork=LATE, parent=parent, cosine=True),
-            Arm(_name(NEVER_EQUAL, True), False, cosine=True),
+            Arm(f"{NEVER_EQUAL}-cosine", False, cosine=True),
         ]
     return arms
-
-
-def planted_arms(forks: Sequence[Fraction]) -> list[Arm]:
-    """Return the arms of a run on text with planted symbols."""
-    return [arm for arm in arms_of(forks) if arm.name != NEVER_EQUAL]
 
 
 def exploratory(forks: Sequence[Fraction]) -> list[Arm]:

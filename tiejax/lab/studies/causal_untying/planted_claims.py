@@ -87,7 +87,7 @@ def _conflict(planted: Planted, early: str) -> Claim:
         "Untying at 1/3 of the run, instead of never, lowers the final distance of conflict twins in the input table more than "
         "that of holding twins.",
         "the relative distance in the input table at the end (untied at 1/3 - tied), of conflict twins less holding ones",
-        _defined(of_conflict - change["holding"]),
+        replace_undefined(of_conflict - change["holding"], -1),
         -1,
         unit="of the distance at the untie",
         margin=DISTANCE_MARGIN,
@@ -107,7 +107,7 @@ def _reverse(planted: Planted, early: str) -> Claim:
         "In models that are untied at 1/3 of the run, the relative distance in the output table is smaller at the end for the "
         f"markers of reverse pairs than for unrelated words{untested}.",
         "the relative distance in the output table at the end, of reverse pairs less unrelated ones (untied at 1/3)",
-        _defined(relative["reverse"] - relative["unrelated"]),
+        replace_undefined(relative["reverse"] - relative["unrelated"], -1),
         -1,
         family="registered" if learnt else "exploratory",
         unit="of the distance at the untie",
@@ -129,8 +129,3 @@ def _spelling(planted: Planted, late: str) -> Claim:
         unit="nats a choice",
         margin=EXCESS_MARGIN,
     )
-
-
-def _defined(differences: np.ndarray) -> np.ndarray:
-    """Return differences with those of diverged models replaced by the one least favourable to the claim that they are < 0."""
-    return replace_undefined(np.where(np.isfinite(differences), differences, np.nan), -1)

@@ -17,20 +17,15 @@ from tiejax.system.visible import cut
 WARM_UP, DECAY = 0.02, float(plan.DECAY)  # shares of the run in which the learning rate rises and falls
 # What is not given depends on whether a corpus is given: a study, or a demonstration on the text in Python itself.
 STUDY_DEFAULTS: dict[str, Any] = {
-    "seeds": 10, "hours": 3.6, "layers": 2, "width": 64, "context": 128, "vocab_size": 1024, "rate_seeds": 3,
-    "table_factors": [1.0, 2.0, 4.0, 8.0], "lengths": ["1/8", "1/4", "1/2"], "control_seeds": 0, "gate": 0.1,
-    "explore": False, "wide": True, "deep": True, "factorised": True, "natural_pairs": 0,
-    "record_every": 50, "validate_every": 50,
+    "seeds": 10, "hours": 3.6, "context": 128, "vocab_size": 1024, "rate_seeds": 3, "table_factors": [1.0, 2.0, 4.0, 8.0],
+    "lengths": ["1/8", "1/4", "1/2"], "gate": 0.1, "wide": True, "deep": True, "factorised": True, "record_every": 50,
+    "validate_every": 50,
 }  # fmt: skip
 DEMONSTRATION: dict[str, Any] = {
-    "seeds": 8, "steps": 300, "layers": 2, "width": 64, "context": 64, "vocab_size": 2048, "rate_seeds": 2,
-    "table_factors": [1.0], "lengths": [], "control_seeds": 0, "explore": False, "wide": True, "deep": False,
-    "factorised": False, "natural_pairs": 0, "record_every": 25, "validate_every": 25,
+    "seeds": 8, "steps": 300, "context": 64, "vocab_size": 2048, "rate_seeds": 2, "table_factors": [1.0], "lengths": [],
+    "wide": True, "deep": False, "factorised": False, "record_every": 25, "validate_every": 25,
 }  # fmt: skip
-PLANTED: dict[str, Any] = {
-    "table_factors": [1.0], "lengths": [], "control_seeds": 0, "explore": False, "wide": False, "deep": False,
-    "factorised": False, "natural_pairs": 0,
-}  # fmt: skip
+PLANTED: dict[str, Any] = {"table_factors": [1.0], "lengths": [], "wide": False, "deep": False, "factorised": False}
 NOT_PLANTED = ("lengths", "control_seeds", "explore", "wide", "deep", "factorised", "natural_pairs")
 NATURAL_SEEDS, NATURAL_CONTEXT = (1000, 1001), 24  # of the models that measure natural pairs
 
@@ -47,8 +42,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         validation: validation text, as for --corpus; --corpus is then all training text (default: --corpus is split 80/10/10)
         test: test text, as for --corpus; it is not used by this study
         vocab_size: number of tokens in a trained vocabulary (default: 1024; without --corpus 2048)
-        layers: number of layers (default: 2)
-        width: width of tables and states (default: 64)
+        layers: number of layers
+        width: width of tables and states
         heads: number of attention heads
         context: tokens of a block, all of which but the first are predicted (default: 128; without --corpus 64)
         batch_size: blocks per step
@@ -73,18 +68,18 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         tied_factor: factor of the tables' learning rate, with --tied_rate
         untied_factor: likewise, with --untied_rate
         control_seeds: number of seeds, the first of --seeds, that also train with a cosine schedule; with --resume, this
-            number may change (default: 0)
+            number may change
         wide: also train wider tied models with the parameters of the untied ones (default: true; with --planted: false)
         deep: likewise deeper tied models (default: true; without --corpus or with --planted: false)
         factorised: also train never tied models with an input table of half the width (default: as for --deep)
         explore: also train exploratory arms for the first block of seeds, without tests: other changes of the optimizer's state
             at untying, other rates of the new table, a bias of the logits, a table that only its output use trains, a tie
-            that begins again, longer runs, and untying at a step that follows from gradients (see --trigger) (default: false)
+            that begins again, longer runs, and untying at a step that follows from gradients (see --trigger)
         trigger: threshold of the exploratory arm that unties when the cosine of the gradients of the two uses of the table,
             over the 100 most frequent tokens and as a mean over three records, stays below it for 100 steps (default: the
             median over the models that choose the learning rate; with --tied_rate no such arm unless a threshold is given)
         natural_pairs: number of pairs of frequent words whose equivalence is measured in two models that are never tied and are
-            not reported, and whose distances are recorded in all arms; 0 for none (default: 0)
+            not reported, and whose distances are recorded in all arms; 0 for none
         planted: write the text with planted symbols, of which it is known whether they are equally likely and whether they have
             equal effects: twins of 60 words, 20 pairs of markers before sentences, and ciphers of 64 words. The arms are
             tied, untied at --untie_at, and never tied from independent tables
@@ -106,8 +101,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     validation: list[str] = dataclasses.field(default_factory=list)
     test: list[str] = dataclasses.field(default_factory=list)
     vocab_size: int | None = None  # type: ignore[assignment]
-    layers: int | None = None
-    width: int | None = None
+    layers: int = 2
+    width: int = 64
     heads: int = 4
     context: int | None = None
     batch_size: int = 8
@@ -122,13 +117,13 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     untied_rate: float | None = None
     tied_factor: float = 1.0
     untied_factor: float = 1.0
-    control_seeds: int | None = None
+    control_seeds: int = 0
     wide: bool | None = None
     deep: bool | None = None
     factorised: bool | None = None
-    explore: bool | None = None
+    explore: bool = False
     trigger: float | None = None
-    natural_pairs: int | None = None
+    natural_pairs: int = 0
     planted: bool = False
     gate: float | None = None
     weight_decay: float = 0.1
@@ -143,22 +138,17 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         if self.steps is not None and self.hours is not None:
             raise BadInput("--steps and --hours: give one of them")
         defaults = (STUDY_DEFAULTS if self.corpus else DEMONSTRATION) | (PLANTED if self.planted else {})
-        fields = dataclasses.asdict(self)
-        fields |= checks.seeds_of_looks(self, defaults["seeds"])
-        one_of_both = {"steps", "hours"} if self.steps is not None or self.hours is not None else set()
-        fields |= {name: value for name, value in defaults.items() if fields[name] is None and name not in one_of_both}
-        if fields["data_dir"] is None:
-            fields["data_dir"] = checks.default_data_dir()
-        settings = Settings(**fields)
-        settings.check()
-        return settings
+        if self.steps is not None or self.hours is not None:
+            defaults = defaults | {"steps": None, "hours": None}
+        looks = checks.seeds_of_looks(self, defaults["seeds"])
+        return dataclasses.replace(self, **looks).filled(data_dir=checks.default_data_dir(), **defaults)
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""
         super().check()
         counts = ("layers", "width", "heads", "batch_size", "steps", "rate_seeds", "record_every", "validate_every")
         checks.check_counts(self, (*counts, "validation_blocks", "final_blocks"))
-        check_most("control_seeds", self.control_seeds or 0, "seeds")
+        check_most("control_seeds", self.control_seeds, "seeds")
         checks.check_positive(self, ("hours", "tied_rate", "untied_rate", "tied_factor", "untied_factor", "clip"))
         checks.check_not_negative(self, ("weight_decay", "control_seeds", "natural_pairs"))
         checks.check_heads(self)
@@ -198,7 +188,6 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             raise BadInput(f"--{given[0]}: needs --tied_rate and --untied_rate; otherwise it is chosen among --table_factors")
 
     def _check_natural(self) -> None:
-        assert self.natural_pairs is not None
         assert self.context is not None
         if not self.natural_pairs:
             return
@@ -234,7 +223,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
     def arms(self) -> list[plan.Arm]:
         """The arms of resolved settings."""
         if self.planted:
-            return plan.planted_arms(self.forks)
+            return [arm for arm in plan.arms_of(self.forks) if arm.name != plan.NEVER_EQUAL]
         equal = [name for name in plan.EQUAL if getattr(self, name)]
         return plan.arms_of(self.forks, equal, bool(self.control_seeds), self.ends)
 

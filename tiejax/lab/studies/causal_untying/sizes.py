@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tiejax.lab.settings.sizes import FLOAT, MOMENTS, Need, bytes_of_token, records_of
+from tiejax.lab.settings.sizes import FLOAT, MOMENTS, Need, bytes_of_records, bytes_of_token
 from tiejax.models import counts
 from tiejax.text.planted_pairs import KINDS, PAIRS
 
@@ -33,8 +33,7 @@ def need(settings: Any, vocabulary: int | None = None) -> Need:
     places = settings.batch_size * settings.context
     steps = MOST_STEPS if settings.steps is None else settings.steps
     pairs = (len(KINDS) + 1) * PAIRS if settings.planted else 0
-    record = RECORD + 2 * FLOAT * pairs
-    of_member = record * records_of(steps, settings.record_every) + FLOAT * records_of(steps, settings.validate_every)
+    of_member = bytes_of_records(settings, steps, RECORD + 2 * FLOAT * pairs, FLOAT)
     return Need(
         records=settings.number_of_seeds * len(settings.arms) * of_member,
         state=(1 + MOMENTS) * values * FLOAT,

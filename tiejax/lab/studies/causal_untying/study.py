@@ -29,7 +29,7 @@ from tiejax.lab.studies.causal_untying.planted_claims import Planted
 from tiejax.lab.studies.causal_untying.settings import NATURAL_SEEDS, Settings
 from tiejax.lab.studies.causal_untying.sizes import MOST_STEPS
 from tiejax.lab.studies.causal_untying.text import Text, loss_of_bigram, losses_by_length, planted_facts
-from tiejax.lab.studies.causal_untying.trigger import COSINE, SEEDS, STEP, Cosines, train_triggered
+from tiejax.lab.studies.causal_untying.trigger import COSINE, SEEDS, STEP, running_cosines, train_triggered
 from tiejax.system.json_values import plain
 
 MOST_EPOCHS = 4  # of a run whose steps follow from --hours
@@ -112,7 +112,7 @@ def blocks_of(settings: Settings, parts: Sequence[list[int]], size: int) -> list
     """
     primary, control = ([arm for arm in settings.arms if arm.cosine == cosine] for cosine in (False, True))
     main, with_more = segments.segments_of(primary), segments.segments_of([*primary, *settings.explored])
-    with_control = set([seed for part in parts for seed in part][: settings.control_seeds or 0])
+    with_control = set([seed for part in parts for seed in part][: settings.control_seeds])
     found = [(block, main if number else with_more) for number, block in enumerate(segments.blocks_of(parts, size))]
     chosen = [[seed for seed in block if seed in with_control] for block, _ in found]
     return found + [(block, segments.segments_of(control)) for block in chosen if block]
@@ -134,7 +134,7 @@ def announce(settings: Settings, text: Text, console: Console) -> None:
     parameters = {row["arm"]: row["parameters"] for row in models_of(settings, text)}
     console.say(
         f"{counted(len(settings.arms), 'arm')} x {counted(settings.number_of_seeds, 'seed')}, "
-        f"{counted(settings.layers or 0, 'layer')} of width {settings.width}, "
+        f"{counted(settings.layers, 'layer')} of width {settings.width}, "
         f"{parameters[plan.TIED]:,} parameters tied and {parameters[plan.NEVER_INDEPENDENT]:,} untied, on "
         f"{jax.device_count()} x {jax.devices()[0].device_kind}, in {settings.out}"
     )
@@ -170,7 +170,7 @@ def threshold_of(trainer: Trainer, tried: dict[Class, Tried]) -> float | None:
     if not settings.explore or settings.trigger is not None or not tried:
         return settings.trigger
     records = tried["tied"].records
-    return Cosines.of(records[STEP], records[COSINE], trainer.steps).threshold
+    return float(np.nanmedian(running_cosines(records[STEP], records[COSINE], trainer.steps)[1]))
 
 
 def with_natural_pairs(trainer: Trainer, rates: dict[Class, Pair]) -> tuple[Trainer, Arrays]:

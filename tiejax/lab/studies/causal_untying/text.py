@@ -1,6 +1,6 @@
 """The text of a run: blocks of tokens, planted symbols, frequencies of tokens, and the losses of bigram models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -26,40 +26,27 @@ from tiejax.training.sources import ExampleFeed
 MARKED = 1.0  # share of the sentences that begin with a marker
 
 
-class Plant(NamedTuple):
-    """What is planted, and the training and the validation text with markers, which are cut into blocks and then written.
+def plant(
+    streams: Streams, splits: Sequence[np.ndarray], cut: Callable[[np.ndarray], np.ndarray]
+) -> tuple[Planting, np.ndarray, list[np.ndarray]]:
+    """Plant symbols in the training and the validation text; raises CorpusError if too much would be planted.
 
-    ends: whether each original token ends a sentence. rngs: of each text.
-    """
-
-    planting: Planting
-    ends: np.ndarray
-    marked: list[np.ndarray]
-    rngs: list[np.random.Generator]
-
-    def write(self, *texts: np.ndarray) -> list[np.ndarray]:
-        """Return the blocks of both texts with twins and ciphers; raises CorpusError if too much would be planted."""
-        written = [
-            planted_pairs.write(self.planting, blocks, self.ends, rng) for blocks, rng in zip(texts, self.rngs, strict=True)
-        ]
-        if (share := planted_pairs.share(self.planting, written[0])) > planted_pairs.MOST_PLANTED:
-            raise CorpusError(
-                f"planted: {share:.1%} of the tokens would be planted, expected at most {planted_pairs.MOST_PLANTED:.0%}; use "
-                "text with longer sentences"
-            )
-        return written
-
-
-def plant_in(streams: Streams, splits: Sequence[np.ndarray]) -> Plant:
-    """Choose what is planted by the first of two texts, and insert markers in both; raises CorpusError.
-
-    All draws are the same in every run on the same text.
+    All draws are the same in every run on the same text. cut: cuts a text, in which markers have been inserted, into blocks.
+    Returns what is planted, chosen by the training text, whether each original token ends a sentence, and the blocks.
     """
     is_word, ends = planted_pairs.words_of(streams.token_texts(), splits[0])
     planting = planted_pairs.choose(np.bincount(splits[0], minlength=streams.vocabulary), is_word)
-    rngs = [np.random.default_rng([0, number]) for number in range(len(splits))]
-    marked = [planted_pairs.with_markers(planting, ids, ends, MARKED, rng) for ids, rng in zip(splits, rngs, strict=True)]
-    return Plant(planting, ends, marked, rngs)
+    written = []
+    for number, ids in enumerate(splits):
+        rng = np.random.default_rng([0, number])
+        marked = planted_pairs.with_markers(planting, ids, ends, MARKED, rng)
+        written.append(planted_pairs.write(planting, cut(marked), ends, rng))
+    if (share := planted_pairs.share(planting, written[0])) > planted_pairs.MOST_PLANTED:
+        raise CorpusError(
+            f"planted: {share:.1%} of the tokens would be planted, expected at most {planted_pairs.MOST_PLANTED:.0%}; use "
+            "text with longer sentences"
+        )
+    return planting, ends, written
 
 
 class Text(NamedTuple):
@@ -103,28 +90,28 @@ class Text(NamedTuple):
 
 def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
     """Prepare the text of a run, with the vocabulary with which a resumed run was started; raises BadInput."""
-    assert settings.context is not None
+    context, planting, ends = settings.context, None, None
+    assert context is not None
     with preparing(settings, console, resume) as asked:
         prepared = streams.prepare(**asked, validation=settings.validation, test=settings.test)
+
+        def cut(ids: np.ndarray) -> np.ndarray:
+            return blocks.blocks(ids, context, prepared.begin).astype(np.int32)
+
         splits = [prepared.split(name) for name in ("train", "validation")]
-        plant = plant_in(prepared, splits) if settings.planted else None
-        train, validation = (
-            blocks.blocks(ids, settings.context, prepared.begin).astype(np.int32)
-            for ids in (splits if plant is None else plant.marked)
-        )
-        if plant is not None:
-            train, validation = plant.write(train, validation)
+        if settings.planted:
+            planting, ends, (train, validation) = plant(prepared, splits, cut)
+        else:
+            train, validation = map(cut, splits)
     if len(train) < settings.batch_size:
         raise BadInput(f"--corpus: {len(train)} blocks of training text, expected at least --batch_size {settings.batch_size}")
-    vocabulary = prepared.vocabulary if plant is None else plant.planting.vocabulary
-    check_memory(settings, sizes.need(settings, vocabulary), sizes.FLAGS)
-    count = np.bincount(train[:, 1:].ravel(), minlength=vocabulary)
-    names, bucket = buckets(count[: prepared.vocabulary], Twins(prepared.vocabulary, (), (), ()))
-    if plant is None:
-        return Text(prepared, train, validation, bucket, names[:-1], entropy(count))
-    new = np.full(vocabulary - prepared.vocabulary, len(names) - 1, bucket.dtype)
-    names, bucket = [*names[:-1], "planted"], np.concatenate([bucket, new])
-    return Text(prepared, train, validation, bucket, names, entropy(count), plant.planting, plant.ends)
+    new = 0 if planting is None else planting.vocabulary - prepared.vocabulary
+    check_memory(settings, sizes.need(settings, prepared.vocabulary + new), sizes.FLAGS)
+    count = np.bincount(train[:, 1:].ravel(), minlength=prepared.vocabulary + new)
+    # Planted symbols have the bucket of twins, the last one.
+    names, bucket = buckets(count[: prepared.vocabulary], Twins(prepared.vocabulary, ("",) * new, (0,) * new, (0.0,) * new))
+    names = [*names[:-1], "planted"] if planting is not None else names[:-1]
+    return Text(prepared, train, validation, bucket, names, entropy(count), planting, ends)
 
 
 def loss_of_bigram(settings: Settings, text: Text, seed: int, steps: int) -> float:

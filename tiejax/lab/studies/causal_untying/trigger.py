@@ -2,17 +2,17 @@
 
 The rule looks at the cosine of the gradients of the input and the output use of the table, over the rows of the most frequent
 tokens. A model is untied at the first recorded step of the constant learning rate at which the running mean of the cosine,
-over `WINDOW` records, has been below a threshold for `PATIENCE` steps. The threshold is the median of the running mean over the
+over `WINDOW` records, has been below a threshold for `PATIENCE` steps. The threshold is the median of the running means of the
 models that chose the learning rate. A model that never fulfils the rule stays tied.
 
-The *yoked* control unties each model at the step of the next seed: it shares the steps with the rule, but not what the rule
-sees, so that the choice of the moment and the moment itself can be told apart.
+The *yoked* control unties each model at the step of the next seed, so that the choice of the moment and the moment itself can
+be told apart.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,44 +30,28 @@ COSINE, STEP = "train_bucket_cosine", "train_step"
 NAMES = {"trigger": 0, "yoked": 1}  # arm -> whose step it takes: its own, or that of the next seed
 
 
-class Cosines(NamedTuple):
-    """Running means of the cosine over the rows of frequent tokens, at the recorded steps of the constant learning rate.
+def running_cosines(steps: np.ndarray, cosine: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the recorded steps of the constant learning rate, and the running means of the cosine there, `[seed, record]`.
 
-    steps: `[record]`. mean: `[seed, record]`. every: models untie at multiples of this step, at which they are also validated.
+    cosine: by bucket of tokens, `[seed, record, bucket]`. total: the number of steps of the run.
     """
+    windows = np.lib.stride_tricks.sliding_window_view(cosine[..., FREQUENT].astype(float), WINDOW, axis=1)
+    later = steps[WINDOW - 1 :]
+    constant = (steps[: len(later)] >= WARM_UP * total) & (later <= (1 - DECAY) * total)
+    return later[constant], np.nanmean(windows, axis=-1)[:, constant]
 
-    steps: np.ndarray
-    mean: np.ndarray
-    every: int = 1
 
-    @classmethod
-    def of(cls, steps: np.ndarray, cosine: np.ndarray, total: int, every: int = 1) -> "Cosines":
-        """Return the running means of cosines `[seed, record, bucket]`; total: the number of steps of the run."""
-        windows = np.lib.stride_tricks.sliding_window_view(cosine[..., FREQUENT].astype(float), WINDOW, axis=1)
-        mean = np.nanmean(windows, axis=-1)
-        later = steps[WINDOW - 1 :]
-        constant = (steps[: len(later)] >= WARM_UP * total) & (later <= (1 - DECAY) * total)
-        return cls(later[constant], mean[:, constant], every)
+def steps_below(steps: np.ndarray, means: np.ndarray, threshold: float, every: int = 1) -> list[int | None]:
+    """Return for each seed the first step at which its mean has been below the threshold for `PATIENCE` steps.
 
-    @property
-    def threshold(self) -> float:
-        """The median of the running means."""
-        return float(np.nanmedian(self.mean))
+    every: models untie at multiples of this step, at which they are also validated.
+    """
+    possible = [step for step in steps.tolist() if step - PATIENCE >= steps[0] and step % every == 0]
 
-    def steps_below(self, threshold: float) -> list[int | None]:
-        """Return for each seed the first step at which its mean has been below the threshold for `PATIENCE` steps."""
-        found: list[int | None] = []
-        for mean in self.mean:
-            below = mean < threshold
-            fires = (
-                int(step)
-                for step in self.steps
-                if step - PATIENCE >= self.steps[0]
-                and step % self.every == 0
-                and below[(self.steps >= step - PATIENCE) & (self.steps <= step)].all()
-            )
-            found.append(next(fires, None))
-        return found
+    def first(below: np.ndarray) -> int | None:
+        return next((step for step in possible if below[(steps >= step - PATIENCE) & (steps <= step)].all()), None)
+
+    return [first(mean < threshold) for mean in means]
 
 
 def untied_at_step(step: int, total: int) -> list[Segment]:
@@ -88,8 +72,8 @@ def train_triggered(
     seeds = seeds[:SEEDS]
     settings = trainer.recipe.settings
     every = math.lcm(settings.record_every, settings.validate_every)
-    cosines = Cosines.of(tied[f"{TIED}/{STEP}"], tied[f"{TIED}/{COSINE}"][: len(seeds)], trainer.steps, every)
-    steps = cosines.steps_below(threshold)
+    means = running_cosines(tied[f"{TIED}/{STEP}"], tied[f"{TIED}/{COSINE}"][: len(seeds)], trainer.steps)
+    steps = steps_below(*means, threshold, every)
     trained: dict[int | None, Arrays] = {None: {f: v for f, v in tied.items() if f.startswith(f"{TIED}/")}}
     for step in sorted({step for step in steps if step is not None}):
         segments = untied_at_step(step, trainer.steps)

@@ -10,7 +10,7 @@ from tiejax.lab.settings.study import Study
 
 MOST_RUNS = 12  # as many as one figure can tell apart
 # Study -> function that returns claims about several of its runs: (settings, results) of each -> claims.
-ACROSS = {"causal_untying": "tiejax.lab.studies.causal_untying.corners:claims"}
+ACROSS = {"causal_untying": "tiejax.lab.studies.causal_untying.claims:claims_across"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,7 @@ def roles_of(shapes: Mapping[str, Shape]) -> dict[str, str | None]:
     coupled: E_in = E_out = H with one table. decoupled: the same with two tables. big_in: large input, small output. narrow,
     middle, wide: small input with the smallest output, an output of width H, and the largest output. dropped: narrow with extra
     layers that are dropped. wider, deeper: middle with a larger H, or with more layers. Roles are relative to the first coupled
-    shape of full width, or to the first shape if there is none. Without shapes (a run from a checkpoint) there are no roles.
+    shape of full width, or to the first shape if there is none. A run from a checkpoint has none.
     """
     if not shapes:
         return {}
@@ -64,10 +64,7 @@ def roles_of(shapes: Mapping[str, Shape]) -> dict[str, str | None]:
 
 
 def names_of(body: Mapping[str, Any], shapes: Mapping[str, Shape]) -> dict[str, str | None]:
-    """Return the names of the shapes by role, with `base`: the encoder that tests the effect of pre-training.
-
-    The base is the coupled encoder, or the first if there is none.
-    """
+    """Return the names of the shapes by role; `base` is the coupled encoder, or the first one if there is none."""
     roles = roles_of(shapes)
     return {**roles, "base": roles.get("coupled") or encoders_of(body)[0]}
 
@@ -106,10 +103,7 @@ def cost_of_dropping(body: Mapping[str, Any], name: str) -> np.ndarray | None:
 
 
 def value_at(body: Mapping[str, Any], name: str, path: tuple[str, ...]) -> np.ndarray | None:
-    """Return the values of an encoder in results.json at PART, its name, FIELD, ...; those of the last layer, if by layer.
-
-    path: (PART, FIELD, ...).
-    """
+    """Return the values of an encoder in results.json at the path (PART, FIELD, ...); those of the last layer, if by layer."""
     found = body[path[0]].get(name, {})
     for field in path[1:]:
         if field not in found:

@@ -23,7 +23,7 @@ from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.text import Text
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
-from tiejax.pretraining.masked_lm import TIE, MaskedLM
+from tiejax.pretraining.masked import TIE, MaskedLM
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.pretraining.validation import Validation, held_out_rows
 from tiejax.text import masked_bigrams
@@ -89,10 +89,7 @@ def validation_stream(settings: Settings, text: Text) -> Stream:
 
 
 def losses_of_bigrams(settings: Settings, text: Text, plan: StepPlan) -> dict[str, float]:
-    """Return the losses of masked tokens, in nats, of three bigram models (see `masked_bigrams.losses_of_bigrams`).
-
-    They are counted on exactly the sentences that all members read, each once, and scored on those of a validation.
-    """
+    """Return the losses (nats) of three bigram models of exactly the sentences that members read, on those of a validation."""
     read = sentences_of(feed_of(settings, text, plan).stream(ORDER), plan.steps * plan.rows)
     held_out = sentences_of(validation_stream(settings, text), settings.validation_batches * plan.rows)
     return masked_bigrams.losses_of_bigrams(read, held_out, text.twins, text.vocabulary.special, settings.cipher)

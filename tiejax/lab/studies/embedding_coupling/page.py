@@ -8,7 +8,7 @@ import numpy as np
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, reproduction, timing_words
+from tiejax.lab.reporting.sections import corpus_words, excluded_notes, few_seeds_notes, reproduction, timing_words
 from tiejax.lab.studies.embedding_coupling.encoders import STARTS
 from tiejax.lab.studies.embedding_coupling.summary import TABLES, rate_at_edge
 from tiejax.statistics.power import fewest_seeds
@@ -133,7 +133,7 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         words = {"checkpoint": settings["start"]}
     else:
         words = {
-            "corpus": ", ".join(map(str, settings["corpus"] or settings["languages"] or ["the prose that comes with CPython"])),
+            "corpus": corpus_words(settings),
             "tokens": f"vocabulary {results['data'].get('vocabulary', 0):,}, rows of {settings['max_length']} tokens",
             "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
             f"AdamW, peak rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear decay to 0; weight "

@@ -79,10 +79,7 @@ FORWARD, TRAINING = 2, 6
 
 
 def costs_of(settings: Settings, prepared: Prepared) -> dict[str, float]:
-    """Return the floating-point operations of every stage by name, in the order in which the stages run.
-
-    They are used to estimate progress and remaining time.
-    """
+    """Return the floating-point operations of every stage, in order, from which the remaining time is estimated."""
     costs, transfer = dict[str, float](), dict[str, float]()
     plan, seeds = prepared.plan, len(settings.trained_seeds)
     for name, shape in settings.every_shape.items():

@@ -141,27 +141,22 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
 
     def resolved(self) -> "Settings":
         """Return the settings with every default filled in; raises BadInput if they are invalid."""
-        fields = dataclasses.asdict(self)
-        if self.data_dir is None:
-            fields["data_dir"] = checks.default_data_dir()
+        shapes, tasks = self.shapes, {"library": {}} if self.tasks is None else self.tasks
         if self.start is not None:
             for name in ("shapes", "languages", "corpus", "cipher"):  # a checkpoint already determines these
                 if getattr(self, name):
                     raise BadInput(f"--start and --{name}: give one of them")
-            fields["shapes"] = {}
-        elif self.shapes is None:
-            fields["shapes"] = {name: dataclasses.asdict(shape) for name, shape in DEFAULT_SHAPES.items()}
-        if self.tasks is None:
-            fields["tasks"] = {"library": {}}
-        if self.baseline is None:
-            fields["baseline"] = next(iter(fields["shapes"]), None)
-        if self.gate is None and (self.corpus or self.languages):
-            fields["gate"] = 0.1
-        if self.drop_task is None:
-            fields["drop_task"] = next(iter(fields["tasks"]), None)
-        settings = Settings(**fields)
-        settings.check()
-        return settings
+            shapes = {}
+        elif shapes is None:
+            shapes = {name: dataclasses.asdict(shape) for name, shape in DEFAULT_SHAPES.items()}
+        return self.filled(
+            data_dir=checks.default_data_dir(),
+            shapes=shapes,
+            tasks=tasks,
+            baseline=next(iter(shapes), None),
+            gate=0.1 if self.corpus or self.languages else None,
+            drop_task=next(iter(tasks), None),
+        )
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""
@@ -279,5 +274,5 @@ STUDY = Study(
     single_process=True,
     # As for text_mlm: CPU devices share a member only if --mesh says so.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.trained_seeds) % cores() == 0,
-    answers={"count": "tiejax.lab.studies.embedding_coupling.count:answer"},
+    answers={"count": "tiejax.lab.studies.embedding_coupling.sizes:answer"},
 )

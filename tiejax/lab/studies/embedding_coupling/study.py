@@ -33,10 +33,10 @@ from tiejax.lab.studies.embedding_coupling.encoders import (
 from tiejax.lab.studies.embedding_coupling.preparation import Prepared, costs_of
 from tiejax.lab.studies.embedding_coupling.probes import probe
 from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.lab.studies.embedding_coupling.sizes import parameters
 from tiejax.lab.studies.embedding_coupling.summary import collect, collect_all, score
 from tiejax.lab.studies.embedding_coupling.text import unigram_entropy
 from tiejax.lab.studies.embedding_coupling.tuning import Tuning
-from tiejax.models import bert
 from tiejax.system.json_values import plain
 
 
@@ -194,16 +194,13 @@ def facts_of_shapes(settings: Settings, prepared: Prepared) -> dict[str, dict[st
         return {CHECKPOINT: {"layers": layers, "fine_tuning_parameters": checkpoint_size(prepared.start)}}
     facts = {}
     for name, shape in settings.every_shape.items():
-        before, after = bert.count_parameters(shape, prepared.text.twins.vocabulary, settings.max_length)
+        before, after = parameters(shape, prepared.text.twins.vocabulary, settings.max_length, pooler=True)
         facts[name] = dataclasses.asdict(shape) | {"pretraining_parameters": before, "fine_tuning_parameters": after}
     return facts
 
 
 def gain_of_baseline(settings: Settings, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gain of the baseline over its control on development, which must be above 0 for pre-training to matter.
-
-    It is the median over seeds.
-    """
+    """Return the baseline's median gain over its control on development; pre-training matters only if it is above 0."""
     base = settings.baseline
     assert base is not None
     gain = score(body, base, measure="development_accuracy") - score(body, base, "control", "development_accuracy")

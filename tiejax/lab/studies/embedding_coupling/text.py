@@ -44,27 +44,24 @@ class Text(NamedTuple):
 def prepare_text(settings: Settings, console: Console, resume: bool) -> Text:
     """Prepare the text of a run; raises BadInput. resume: use the vocabulary with which the run was started."""
     with preparing(settings, console, resume) as asked:
-        return _prepared(settings, asked | {"max_length": settings.max_length, "min_length": settings.min_length})
-
-
-def _prepared(settings: Settings, asked: dict[str, Any]) -> Text:
-    sentences_of = functools.partial(sentences.prepare, **asked, kind="unigram")
-    if settings.languages is None:
-        whole = sentences_of()
-        splits = [whole.split(name) for name in ("train", "validation")]
-        languages, facts, fingerprint = None, whole.facts, whole.fingerprint
-    else:
-        # Train one vocabulary on all languages, then prepare each separately, so that its splits do not depend on the others.
-        every = [name for corpus in settings.languages.values() for name in corpus]
-        whole = sentences_of(corpus=every)
-        file = str(whole.tokenizer_file)
-        each = {name: sentences_of(corpus=corpus, tokenizer=file) for name, corpus in settings.languages.items()}
-        splits = [joined([prepared.split(name) for prepared in each.values()]) for name in ("train", "validation")]
-        numbers = [len(prepared.split("train").offsets) - 1 for prepared in each.values()]
-        of_sentence = np.repeat(np.arange(len(each)), numbers)
-        languages = Languages(tuple(each), of_sentence, settings.language_exponent)
-        facts = whole.facts | {"languages": {name: prepared.facts["splits"] for name, prepared in each.items()}}
-        fingerprint = digest([prepared.fingerprint for prepared in each.values()])
+        asked |= {"max_length": settings.max_length, "min_length": settings.min_length, "kind": "unigram"}
+        sentences_of = functools.partial(sentences.prepare, **asked)
+        if settings.languages is None:
+            whole = sentences_of()
+            splits = [whole.split(name) for name in ("train", "validation")]
+            languages, facts, fingerprint = None, whole.facts, whole.fingerprint
+        else:
+            # Train one vocabulary on all languages, then prepare each: its splits do not depend on the others.
+            every = [name for corpus in settings.languages.values() for name in corpus]
+            whole = sentences_of(corpus=every)
+            file = str(whole.tokenizer_file)
+            each = {name: sentences_of(corpus=corpus, tokenizer=file) for name, corpus in settings.languages.items()}
+            splits = [joined([prepared.split(name) for prepared in each.values()]) for name in ("train", "validation")]
+            numbers = [len(prepared.split("train").offsets) - 1 for prepared in each.values()]
+            of_sentence = np.repeat(np.arange(len(each)), numbers)
+            languages = Languages(tuple(each), of_sentence, settings.language_exponent)
+            facts = whole.facts | {"languages": {name: prepared.facts["splits"] for name, prepared in each.items()}}
+            fingerprint = digest([prepared.fingerprint for prepared in each.values()])
     vocabulary = whole.vocabulary
     twins = cipher(vocabulary.tokens, vocabulary.special) if settings.cipher else Twins(vocabulary.size, (), (), ())
     facts = facts | {"fingerprint": fingerprint}
@@ -118,11 +115,7 @@ def plan(settings: Settings, text: Text, mesh: int) -> StepPlan:
 
 
 def unigram_entropy(text: Text) -> float:
-    """Return the entropy -sum_t p_t ln p_t of the ordinary training tokens in nats.
-
-    It is the loss of a model that knows only token frequencies. A cipher does not increase it, because the tokens of a sentence
-    show its language.
-    """
+    """Return the entropy of the ordinary training tokens in nats; a cipher, which every token shows, does not increase it."""
     count = np.bincount(text.train.ids, minlength=text.vocabulary.size)
     count[list(text.vocabulary.special)] = 0
     return entropy(count)

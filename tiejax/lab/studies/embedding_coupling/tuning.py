@@ -43,13 +43,10 @@ class Tuning(NamedTuple):
     kind: HeadKind | None = None
 
     def rates(self, task: TaskData, stage: str) -> Arrays:
-        """Choose the learning rate of each start by the accuracy on development of the tuning seeds.
+        """Choose the learning rate of each start by the accuracy on development of the tuning seeds (`choose_rates`).
 
-        The rates of the settings are tried in one stage, and further ones in stages of their own while the last one is the best
-        (`choose_rates`); a single rate is used as it is.
-
-        Returns the rates `tried`, their accuracies `development[rate, start, seed]`, NaN where a start did not try a rate, and
-        the best `rate[start]`.
+        The rates of the settings are tried in one stage, further ones in stages of their own. Returns the rates `tried`, their
+        accuracies `development[rate, start, seed]`, NaN where a start did not try a rate, and the best `rate[start]`.
         """
         given = self.settings.fine_tuning_rates
         label = f"learning rates of {self.name}{', mixed layers' if self.kind == 'layer_mix' else ''}, {task.name}"
@@ -124,11 +121,9 @@ class Tuning(NamedTuple):
     def _tune(
         self, stage: str, task: TaskData, seeds: Sequence[tuple[int, int]], rates: np.ndarray, splits: Sequence[str]
     ) -> tuple[PyTree, np.ndarray, dict[str, np.ndarray]]:
-        """Fine-tune members, and evaluate them on these splits.
+        """Return of fine-tuned members `[seed, arm]`: parameters, whether all are finite, and confusion matrices by split.
 
         seeds: index of the pre-training seed, and fine-tuning seed. rates: of all starts, then of all starts again, and so on.
-
-        Returns of members `[seed, arm]`: parameters, whether all are finite, and confusion matrices by split.
         """
         settings, encoders = self.settings, self.encoders
         pooling = settings.pooling if task.kind == "classification" else "first"

@@ -18,8 +18,7 @@ from tiejax.lab.studies.layer_tying.settings import Form, Settings
 from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.models import bert, gpt2
 from tiejax.models.shapes import Shape
-from tiejax.pretraining.causal import causal_loss
-from tiejax.pretraining.loss import Head
+from tiejax.pretraining.loss import Head, causal_loss
 from tiejax.pretraining.masked import masked_loss
 from tiejax.text.masking import Masking, slots_for
 from tiejax.text.twins import Twins

@@ -14,9 +14,10 @@ import numpy as np
 from tiejax.geometry.uses import over_training
 from tiejax.lab.runs.gate import Gate, finite_means, untested
 from tiejax.statistics.arms import ARMS, diverged_members, finite_seeds, replace_diverged, replace_undefined, select_seeds
-from tiejax.statistics.claims import Claim, Goal, assess
+from tiejax.statistics.claims import Claim, Family, Goal, assess
 
 TABLE_NAMES = {"input": "untied input", "output": "untied output", "tied": "tied"}
+TABLES = ("input", "output")  # as recorded; of a tied model both are the same table
 RECORDED = {"input": ("distance_input", 0), "output": ("distance_output", 0), "tied": ("distance_input", 1)}
 KIND_NAMES = {"holding": "twins for whom DH holds", "conflict": "conflict twins", "unrelated": "unrelated words"}
 DH_OF_KIND: dict[str, str | None] = {"holding": "holds", "conflict": "fails", "unrelated": None}
@@ -63,44 +64,52 @@ def distance_ratio(metrics: Metrics, name: str) -> np.ndarray:
     return np.asarray(final(metrics[name]) / metrics[name][:, :, 0])
 
 
+def by_group(values: np.ndarray, group_of_pair: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the means of values `[..., pair]` over the pairs of each group, in the order of the pairs."""
+    return {group: values[..., group_of_pair == group].mean(axis=-1) for group in dict.fromkeys(group_of_pair.tolist())}
+
+
+def set_of_pair(metrics: Metrics) -> np.ndarray:
+    """Return the name of the set of every pair, `[pair]`."""
+    return np.asarray(metrics["set_names"])[metrics["pair_set"]]
+
+
 def final_distances(metrics: Metrics) -> dict[str, np.ndarray]:
     """Return d_end / d_start by "set, table": means over the pairs of the set, `[arm, seed]`."""
-    ratio = {table: distance_ratio(metrics, f"distance_{table}") for table in ("input", "output")}
-    return {
-        f"{name}, {table}": values[..., metrics["pair_set"] == number].mean(axis=-1)
-        for number, name in enumerate(metrics["set_names"])
-        for table, values in ratio.items()
-        if (metrics["pair_set"] == number).any()
-    }
+    ratio = {table: by_group(distance_ratio(metrics, f"distance_{table}"), set_of_pair(metrics)) for table in TABLES}
+    return {f"{name}, {table}": ratio[table][name] for name in ratio["input"] for table in TABLES}
 
 
 class DistanceClaim(NamedTuple):
     """A claim about the relative distance, d_end / d_start, of the pairs of one kind in one table.
 
-    reference: the kind of pairs to compare with; None to compare with the distance at the start. sign: sign of the difference
-    if the claim is true.
+    reference: what it is compared with: that of another kind of pairs, the distance at the `start`, or what weight `decay`
+    alone would leave. sign: sign of the difference if the claim is true.
     """
 
     name: str
     table: str
     kind: str
-    reference: str | None
+    reference: str
     sign: int
     goal: Goal = "difference"
+    family: Family = "registered"
 
 
 DISTANCE_CLAIMS = (
     *(DistanceClaim("converge", table, "holding", "unrelated", -1) for table in TABLE_NAMES),
     # The paper: unrelated words do not come together, that is, their relative distance is not below 1 by the margin or more.
-    *(DistanceClaim("unrelated", table, "unrelated", None, 1, "non-inferiority") for table in TABLE_NAMES),
+    *(DistanceClaim("unrelated", table, "unrelated", "start", 1, "non-inferiority") for table in TABLE_NAMES),
     DistanceClaim("conflict-converge", "input", "conflict", "unrelated", -1),
     *(DistanceClaim("conflict-apart", table, "conflict", "holding", 1) for table in ("output", "tied")),
+    *(DistanceClaim("decay", table, "unrelated", "decay", 1, family="exploratory") for table in TABLE_NAMES),
 )
 STATEMENTS = {
     "converge": "Twins for whom DH holds come together more than unrelated words do",
     "unrelated": f"Unrelated words do not come together: their distance falls by less than {100 * DISTANCE_MARGIN:g} %",
     "conflict-converge": "Conflict twins come together more than unrelated words do",
     "conflict-apart": "Conflict twins stay farther apart than twins for whom DH holds",
+    "decay": "Unrelated words end farther apart than weight decay alone would leave them",
 }
 REPORTED = ("converge", "unrelated")  # the claims that the paper makes
 
@@ -109,64 +118,46 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
     """Return the claims that apply to the planted sets and to the arms of a run, with one difference per seed.
 
     Distances are averaged over the pairs of a kind within a seed, so that pairs, which share words and models, are not counted
-    as independent. Registered claims were fixed before the run; decay: -ln(d_end / d_start) of a pair under weight decay alone,
-    used by an exploratory claim. A member that became non-finite counts as the worst of its arm: it has the highest loss, and a
-    difference of distances least favourable to the claim.
+    as independent. A member that became non-finite counts as the worst of its arm: it has the highest loss, and a difference of
+    distances least favourable to the claim. decay: -ln(d_end / d_start) of a pair under weight decay alone.
     """
     diverged, _ = diverged_members(metrics)
     loss = replace_diverged(final(metrics["validation_loss"]), diverged, "high")
     accuracy = replace_diverged(final(metrics["validation_accuracy"]), diverged, "low")
     distances = relative_distances(metrics)
     return [
-        *_distance_claims(distances, diverged, decay),
+        *_distance_claims(distances, diverged, float(np.exp(-decay))),
         *_cost_of_tying(loss, accuracy, has_conflict="conflict" in distances["tied"]),
-        *(_equal_tables(loss) if len(loss) > len(ARMS) else []),
+        *(_equal_tables(*loss) if len(loss) > len(ARMS) else []),
     ]
 
 
 def relative_distances(metrics: Metrics) -> dict[str, dict[str, np.ndarray]]:
     """Return d_end / d_start by table and kind of pairs, the mean over the pairs of that kind, `[seed]`."""
     kind_of_pair = np.array([kind(p) for p in metrics["set_probability"]])[metrics["pair_set"]]
-    by_table = {table: distance_ratio(metrics, name)[arm] for table, (name, arm) in RECORDED.items()}
-    return {
-        table: {pairs: ratio[:, kind_of_pair == pairs].mean(axis=1) for pairs in np.unique(kind_of_pair).tolist()}
-        for table, ratio in by_table.items()
-    }
+    return {table: by_group(distance_ratio(metrics, name)[arm], kind_of_pair) for table, (name, arm) in RECORDED.items()}
 
 
-def _distance_claims(distances: Distances, diverged: np.ndarray, decay: float) -> list[Claim]:
-    """Return the claims about distances whose kinds of pairs occur; diverged: `[arm, seed]`."""
-    alone = float(np.exp(-decay))
+def _distance_claims(distances: Distances, diverged: np.ndarray, alone: float) -> list[Claim]:
+    """Return the claims about distances whose kinds of pairs occur.
 
-    def claim(name: str, table: str, statement: str, estimand: str, differences: np.ndarray, sign: int, **more: Any) -> Claim:
+    diverged: `[arm, seed]`. alone: d_end / d_start of a pair under weight decay alone.
+    """
+    words, rows = KIND_NAMES | {"start": "1", "decay": f"that under weight decay alone, {alone:.3g}"}, []
+    for name, table, pairs, reference, sign, goal, family in DISTANCE_CLAIMS:
+        of: dict[str, Any] = {"start": 1.0, "decay": alone, **distances[table]}
+        if pairs not in of or reference not in of:
+            continue
+        where, differences = f"{TABLE_NAMES[table]} table", of[pairs] - of[reference]
         differences = replace_undefined(np.where(diverged[RECORDED[table][1]], np.nan, differences), sign)
-        where = f"{TABLE_NAMES[table]} table"
-        estimand = f"the relative distance in the {where}, {estimand}"
-        return Claim(
-            f"{name}/{table}",
-            f"{statement} ({where}).",
-            estimand,
-            differences,
-            sign,
-            margin=DISTANCE_MARGIN,
-            one_arm=True,
-            **more,
-        )
-
-    rows = []
-    for name, table, pairs, reference, sign, goal in DISTANCE_CLAIMS:
-        of_kind = distances[table]
-        if pairs in of_kind and (reference is None or reference in of_kind):
-            against, words = (1.0, "1") if reference is None else (of_kind[reference], KIND_NAMES[reference])
-            estimand = f"{KIND_NAMES[pairs]} - {words}"
-            rows.append(claim(name, table, STATEMENTS[name], estimand, of_kind[pairs] - against, sign, goal=goal))
-    statement = "Unrelated words end farther apart than weight decay alone would leave them"
-    estimand = f"{KIND_NAMES['unrelated']} - that under weight decay alone, {alone:.3g}"
-    for table, of_kind in distances.items():
-        if "unrelated" in of_kind:
-            exploratory = of_kind["unrelated"] - alone
-            rows.append(claim("decay", table, statement, estimand, exploratory, 1, family="exploratory"))
+        about: dict[str, Any] = {"margin": DISTANCE_MARGIN, "one_arm": True, "goal": goal, "family": family}
+        estimand = f"the relative distance in the {where}, {words[pairs]} - {words[reference]}"
+        rows.append(Claim(f"{name}/{table}", f"{STATEMENTS[name]} ({where}).", estimand, differences, sign, **about))
     return rows
+
+
+def _about_loss(id: str, statement: str, estimand: str, differences: np.ndarray, sign: int, goal: Goal = "difference") -> Claim:
+    return Claim(id, statement, estimand, differences, sign, goal=goal, unit="nats", margin=LOSS_MARGIN)
 
 
 def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, has_conflict: bool) -> list[Claim]:
@@ -175,65 +166,47 @@ def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, has_conflict: bool) -
     The theory predicts a cost where DH fails, as it does for conflict twins. Where no planted set violates DH, the claim is
     that there is no cost, up to the margin.
     """
-    untied, tied = loss[: len(ARMS)]
-    estimand = "the validation loss per masked token, tied - untied"
+    about = "the validation loss per masked token, tied - untied", loss[1] - loss[0]
     if has_conflict:
         statement = "Tying costs validation loss in a run with conflict twins."
-        cost = Claim("tying/validation-loss", statement, estimand, tied - untied, 1, unit="nats", margin=LOSS_MARGIN)
+        cost = _about_loss("tying/validation-loss", statement, *about, 1)
     else:
         statement = f"Tying costs less than {LOSS_MARGIN:g} nats of validation loss where no planted set violates DH."
-        cost = Claim(
-            "tying/no-cost", statement, estimand, tied - untied, -1, goal="non-inferiority", unit="nats", margin=LOSS_MARGIN
-        )
-    return [
-        cost,
-        Claim(
-            "tying/validation-accuracy",
-            "Tying costs validation accuracy.",
-            "the validation accuracy, tied - untied",
-            accuracy[1] - accuracy[0],
-            -1,
-            family="exploratory",
-            unit="share of masked tokens",
-        ),
-    ]
+        cost = _about_loss("tying/no-cost", statement, *about, -1, "non-inferiority")
+    fall, estimand = accuracy[1] - accuracy[0], "the validation accuracy, tied - untied"
+    more: dict[str, Any] = {"family": "exploratory", "unit": "share of masked tokens"}
+    return [cost, Claim("tying/validation-accuracy", "Tying costs validation accuracy.", estimand, fall, -1, **more)]
 
 
-def _equal_tables(loss: np.ndarray) -> list[Claim]:
-    """Return the claims that tell the effect of the tie apart from that of its starting point; loss: `[arm, seed]`.
+def _equal_tables(untied: np.ndarray, tied: np.ndarray, equal: np.ndarray) -> list[Claim]:
+    """Return the claims that tell the effect of the tie apart from that of its starting point; losses `[seed]` of each arm.
 
     Tied models start from equal tables, untied ones usually do not. The signs are those of an exploratory run of three seeds,
     in which both effects lowered the loss.
     """
-    untied, tied, equal = loss
     return [
-        Claim(
-            f"equal-tables/{name}", statement, f"the {estimand}", differences, sign, unit="nats", margin=LOSS_MARGIN,
-        )
-        for name, statement, estimand, differences, sign in (
-            (
-                "start",
-                "Untied models that start from equal tables end with a lower validation loss than from independent ones.",
-                "validation loss per masked token, untied from equal tables - untied from independent tables",
-                equal - untied,
-                -1,
-            ),
-            (
-                "tie",
-                "Tied models end with a lower validation loss than untied models that start from equal tables.",
-                "validation loss per masked token, tied - untied from equal tables",
-                tied - equal,
-                -1,
-            ),
-            (
-                "most",
-                "Equal starting tables account for more than half of the difference between untied and tied models.",
-                "fall of the validation loss per masked token (equal starting tables - the tie)",
-                (untied - equal) - (equal - tied),
-                1,
-            ),
-        )
-    ]  # fmt: skip
+        _about_loss(
+            "equal-tables/start",
+            "Untied models that start from equal tables end with a lower validation loss than from independent ones.",
+            "the validation loss per masked token, untied from equal tables - untied from independent tables",
+            equal - untied,
+            -1,
+        ),
+        _about_loss(
+            "equal-tables/tie",
+            "Tied models end with a lower validation loss than untied models that start from equal tables.",
+            "the validation loss per masked token, tied - untied from equal tables",
+            tied - equal,
+            -1,
+        ),
+        _about_loss(
+            "equal-tables/most",
+            "Equal starting tables account for more than half of the difference between untied and tied models.",
+            "the fall of the validation loss per masked token (equal starting tables - the tie)",
+            (untied - equal) - (equal - tied),
+            1,
+        ),
+    ]
 
 
 def summary(metrics: Metrics) -> dict[str, Any]:
@@ -242,52 +215,44 @@ def summary(metrics: Metrics) -> dict[str, Any]:
     Losses are in nats per masked token, distances and norms Euclidean; distances and their ratios are means over the pairs of
     a set. In tied models, `input` and `output` are the same table.
     """
-    tables = ("input", "output")
-    start = {table: metrics[f"distance_{table}"][:, :, 0].astype(float) for table in tables}
-    end = {table: final(metrics[f"distance_{table}"]) for table in tables}
-    ratio = {table: distance_ratio(metrics, f"distance_{table}") for table in tables}
-    body: dict[str, Any] = {}
-    for arm, name in enumerate(metrics["arms"].tolist()):
-        scalars = ("validation_loss", "validation_accuracy", "train_loss", "train_accuracy")
-        body[name] = {
+    distances = {
+        "distance_start": {table: metrics[f"distance_{table}"][:, :, 0].astype(float) for table in TABLES},
+        "distance_end": {table: final(metrics[f"distance_{table}"]) for table in TABLES},
+        "distance_ratio": {table: distance_ratio(metrics, f"distance_{table}") for table in TABLES},
+    }
+    scalars = ("validation_loss", "validation_accuracy", "train_loss", "train_accuracy")
+    return {
+        name: {
             **{scalar: final(metrics[scalar])[arm].tolist() for scalar in scalars},
             **_by_bucket(metrics, arm),
-            "norm": {table: final(metrics[f"norm_{table}"])[arm].tolist() for table in tables},
-            "distance_start": {table: _by_set(metrics, start[table][arm]) for table in tables},
-            "distance_end": {table: _by_set(metrics, end[table][arm]) for table in tables},
-            "distance_ratio": {table: _by_set(metrics, ratio[table][arm]) for table in tables},
+            "norm": {table: final(metrics[f"norm_{table}"])[arm].tolist() for table in TABLES},
+            **{
+                measure: {table: _by_set(metrics, values[arm]) for table, values in of_tables.items()}
+                for measure, of_tables in distances.items()
+            },
         }
-    return body
+        for arm, name in enumerate(metrics["arms"].tolist())
+    }
 
 
 def _by_bucket(metrics: Metrics, arm: int) -> dict[str, dict[str, list[float]]]:
     """Return the final validation loss and accuracy of an arm by bucket, one value per seed."""
-    by_measure = {}
-    for measure in ("loss", "accuracy"):
-        values = final_by_bucket(metrics[f"validation_bucket_{measure}"], metrics["validation_bucket_count"])[arm]
-        by_measure[f"validation_{measure}_by_bucket"] = {
-            str(bucket): values[:, index].tolist() for index, bucket in enumerate(metrics["bucket_names"])
-        }
-    return by_measure
+    names, counts = metrics["bucket_names"].tolist(), metrics["validation_bucket_count"]
+    finals = {of: final_by_bucket(metrics[f"validation_bucket_{of}"], counts)[arm] for of in ("loss", "accuracy")}
+    return {f"validation_{of}_by_bucket": dict(zip(names, values.T.tolist(), strict=True)) for of, values in finals.items()}
 
 
 def _by_set(metrics: Metrics, values: np.ndarray) -> dict[str, list[float]]:
     """Return the mean over pairs of each non-empty set, one per seed; values: `[seed, pair]`."""
-    set_of_pair = metrics["pair_set"]
-    return {
-        str(name): values[:, set_of_pair == index].mean(axis=1).tolist()
-        for index, name in enumerate(metrics["set_names"])
-        if (set_of_pair == index).any()
-    }
+    return {name: means.tolist() for name, means in by_group(values, set_of_pair(metrics)).items()}
 
 
 def analyse(metrics: Metrics, decay: float, gate: Gate) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite members only.
 
-    metrics: the arrays of metrics.npz. decay: as for `claims`. gate: claims are not tested unless untied and tied models pass
-    it. Claims are about all seeds, everything else about those with
-    finite members. In the results, `distance_ratio_by_pair` has the mean over seeds of every pair, by table; `overflow` is the
-    largest number of masked tokens without a slot in a recorded batch.
+    decay: as for `claims`. gate: claims are not tested unless untied and tied models pass it. Claims are about all seeds,
+    everything else about those with finite members. In the results, `distance_ratio_by_pair` has the mean over seeds of every
+    pair, by table; `overflow` is the largest number of masked tokens without a slot in a recorded batch.
     """
     finite, seeds = finite_seeds(metrics)
     runs = select_seeds(metrics, finite)
@@ -338,8 +303,8 @@ def _ratio_by_pair(metrics: Metrics) -> list[dict[str, Any]]:
     return [
         {
             "pair": str(words),
-            "set": str(metrics["set_names"][metrics["pair_set"][index]]),
+            "set": name,
             **{table: values[index] for table, values in ratio.items()},
         }
-        for index, words in enumerate(metrics["pair_words"])
+        for index, (words, name) in enumerate(zip(metrics["pair_words"], set_of_pair(metrics).tolist(), strict=True))
     ]

@@ -5,19 +5,19 @@ In shapes, `rows` are the rows of a step on one device, with `length` tokens eac
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
 from tiejax import models, training, tying
 from tiejax.geometry.uses import use_gradients
+from tiejax.lab.studies.text_mlm import sizes
 from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.lab.studies.text_mlm.text import Text, buckets_of, pairs_of
-from tiejax.pretraining.loss import Head, Predicted
-from tiejax.pretraining.masked import masked_loss_on_devices, predict_masked
+from tiejax.pretraining.masked import MaskedLM
 from tiejax.pretraining.step_plan import StepPlan
 from tiejax.pretraining.validation import Validation, batches_of_epoch, held_out_rows
 from tiejax.statistics.untie_arms import Arms
@@ -25,6 +25,7 @@ from tiejax.text import masked_bigrams
 from tiejax.text.masking import MaskedRows, Masking
 from tiejax.text.packing import Stream, TextFeed
 from tiejax.training.optimizer import TableRecipe
+from tiejax.training.records import Records
 
 
 def build_model(settings: Settings, text: Text) -> Any:
@@ -55,66 +56,21 @@ def build_model(settings: Settings, text: Text) -> Any:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class TextObjective:
-    """Initialisation, batches, loss and measurements of a member.
+def recorder_of(objective: MaskedLM, text: Text) -> Callable[..., dict[str, jax.Array]]:
+    """Return what measures a record: metrics, the gradients of each use of the tables, distances of pairs, and norms.
 
-    pairs: pairs of ids with recorded distances. bucket: the token-frequency bucket of every id, out of `buckets`.
+    `distance_*` is `[pairs]`, `use_bucket_*` is `[buckets]`; all others are scalars.
     """
+    first, second = jnp.asarray(pairs_of(text)[0], jnp.int32).reshape(-1, 2).T
+    names, bucket = buckets_of(text)
 
-    settings: Settings
-    model: Any
-    masking: Masking
-    pairs: Int[Array, "pairs 2"]
-    bucket: Int[np.ndarray, " vocabulary"]
-    buckets: int
-
-    @classmethod
-    def of(cls, settings: Settings, text: Text, plan: StepPlan) -> "TextObjective":
-        """Build the objective from resolved settings, a text and a step plan."""
-        masking = Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, plan.slots)
-        pairs = jnp.asarray(pairs_of(text)[0], jnp.int32).reshape(-1, 2)
-        names, bucket = buckets_of(text)
-        return cls(settings, build_model(settings, text), masking, pairs, bucket, len(names))
-
-    def init(self, key: jax.Array) -> Any:
-        """Return initial parameters."""
-        return self.model.init(key, jnp.zeros((1, self.settings.max_length), jnp.int32))["params"]
-
-    def sample(self, seed_key: training.SeedKey, step: jax.Array, rows: Any) -> MaskedRows:
-        """Draw twins and masks for the rows of a step (`packing.Rows`), independently at every visit of a sentence."""
-        key = jax.random.fold_in(training.stream(seed_key.key, "data"), step)
-        return self.masking.visit(rows.tokens, rows.segments, rows.row, key)
-
-    def encode(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> Float[Array, "rows length width"]:
-        """Return the encoder's hidden states; key: random key of dropout, None for no dropout."""
-        drops = key is not None and max(self.settings.dropout, self.settings.attention_dropout or 0) > 0
-        # Devices hold different rows, which need different dropout masks.
-        rngs = {"dropout": jax.random.fold_in(key, masked.row[0])} if key is not None and drops else None
-        variables = {"params": params}
-        return self.model.apply(variables, masked.tokens, None, masked.segments, not drops, rngs=rngs, method="encode")
-
-    def loss(self, params: Any, masked: MaskedRows, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Return this device's share of the mean loss over the masked tokens of a step, and the metrics of the step."""
-        return masked_loss_on_devices(self.encode(params, masked, key), head_of(params), masked)
-
-    def predict(self, params: Any, masked: MaskedRows) -> Predicted:
-        """Return the predictions at every slot, without dropout."""
-        states = self.encode(params, masked, None)
-        return predict_masked(states, head_of(params), masked, masked.weight)[1]
-
-    def measure(self, params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
-        """Return the record of a step: its metrics, the gradients of each use of the tables, distances of pairs, and norms.
-
-        `distance_*` is `[pairs]`, `use_bucket_*` is `[buckets]`; all others are scalars.
-        """
-        (_, metrics), gradients = jax.value_and_grad(self.loss, has_aux=True)(params, masked, None)
+    def measure(params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
+        (_, metrics), gradients = jax.value_and_grad(objective.loss, has_aux=True)(params, masked, None)
         # In a tied model, the (unweighted) sum of these is the gradient of the table.
         by_input, by_output = training.total((gradients["embed"]["embedding"], gradients["head"]["embedding"]))
-        uses = use_gradients(by_input, by_output, self.bucket, self.buckets)
+        uses = use_gradients(by_input, by_output, bucket, len(names))
         measured = {f"train_{name}": value for name, value in metrics.items()}
         measured |= {f"use_{name}": value for name, value in uses.items()}
-        first, second = self.pairs[:, 0], self.pairs[:, 1]
         for name, part in (("input", "embed"), ("output", "head")):
             table = params[part]["embedding"]
             measured[f"distance_{name}"] = jnp.linalg.norm(table[first] - table[second], axis=-1)
@@ -122,10 +78,7 @@ class TextObjective:
         finite = training.all_finite((params, metrics))
         return measured | {"overflow": training.total(masked.overflow), "finite": finite}
 
-
-def head_of(params: Any) -> Head:
-    """Return the prediction head of parameters, with a bias if they have one."""
-    return Head(params["head"]["embedding"], bias=params["head"].get("bias"))
+    return measure
 
 
 def feed_of(settings: Settings, text: Text, plan: StepPlan) -> TextFeed:
@@ -146,11 +99,7 @@ def validation_rows(settings: Settings, text: Text, plan: StepPlan) -> tuple[Str
 
 
 def losses_of_bigrams(settings: Settings, text: Text, plan: StepPlan) -> dict[str, float]:
-    """Return the losses of masked tokens, in nats, of three bigram models (see `masked_bigrams.losses_of_bigrams`).
-
-    They are counted on exactly the sentences that the steps of the first seed read, each once: all sentences in a run of an
-    epoch or more (and at most the first `MOST_TOKENS` tokens). They are scored on the sentences of a validation.
-    """
+    """Return the losses (nats) of three bigram models of exactly the sentences that the first seed reads, on a validation's."""
     stream, batches = validation_rows(settings, text, plan)
     read = masked_bigrams.sentences_of(feed_of(settings, text, plan).stream(settings.seed_list[0]), plan.steps * plan.rows)
     held_out = masked_bigrams.sentences_of(stream, batches * plan.rows)
@@ -159,20 +108,22 @@ def losses_of_bigrams(settings: Settings, text: Text, plan: StepPlan) -> dict[st
 
 def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.Ensemble:
     """Build the ensemble of resolved settings, with its recorders."""
-    objective, (stream, batches) = TextObjective.of(settings, text, plan), validation_rows(settings, text, plan)
-    validation = Validation(
-        objective.predict,
-        objective.masking,
-        held_out_rows(stream, batches, plan),
-        objective.bucket,
-        objective.buckets,
-        plan.rows_of_device,
-    )
+    objective, (stream, batches) = MaskedLM(build_model(settings, text)), validation_rows(settings, text, plan)
+    masking, (names, bucket) = Masking(text.twins, text.vocabulary.special, text.vocabulary.mask, plan.slots), buckets_of(text)
+    held_out = held_out_rows(stream, batches, plan)
+    validation = Validation(objective.predict, masking, held_out, bucket, len(names), plan.rows_of_device)
+
+    def sample(seed_key: training.SeedKey, step: jax.Array, rows: Any) -> MaskedRows:
+        """Draw twins and masks for the rows of a step (`packing.Rows`), independently at every visit of a sentence."""
+        key = jax.random.fold_in(training.stream(seed_key.key, "data"), step)
+        return masking.visit(rows.tokens, rows.segments, rows.row, key)
 
     def validate(params: Any, masked: MaskedRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
         return validation.measure(params, jax.random.fold_in(training.stream(seed_key.key, "validation"), step))
 
     schedule, arms = schedule_of(settings, plan), arms_of(settings, plan)
+    every = plan.epoch if settings.validate_every == "epoch" else settings.validate_every
+    assert every is not None  # checked with the settings
     arm_ties, phases = np.array([[False], [True]]), None
     if arms is not None:
         arm_ties, phases = training.phases_of_arms(arms.step.tolist(), plan.steps, arms.policy.tolist(), arms.new.tolist())
@@ -182,7 +133,7 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
     tables = TableRecipe(models.TABLE_PATHS, rate=settings.table_rate)
     return training.Ensemble(
         init=objective.init,
-        sample=objective.sample,
+        sample=sample,
         loss=objective.loss,
         optimizer=training.make_optimizer(
             settings.optimizer, schedule, settings.weight_decay, eps=settings.eps, counts=counts, tables=tables
@@ -192,8 +143,8 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         phases=phases,
         steps=plan.steps,
         recorders={
-            "record": training.Recorder(settings.record_every, objective.measure, plan.epoch),
-            "validation": training.Recorder(validate_every(settings, plan), validate, plan.epoch),
+            "record": training.Recorder(settings.record_every, recorder_of(objective, text), plan.epoch),
+            "validation": training.Recorder(every, validate, plan.epoch),
         },
         source=feed_of(settings, text, plan),
         # Accelerators need few large kernels; on a CPU a single member is large enough.
@@ -201,14 +152,6 @@ def build_ensemble(settings: Settings, text: Text, plan: StepPlan) -> training.E
         devices=plan.mesh,
         precision=settings.matmul_precision,
     )
-
-
-def validate_every(settings: Settings, plan: StepPlan) -> int:
-    """Return the steps between validations."""
-    if settings.validate_every != "epoch":
-        return settings.validate_every
-    assert plan.epoch is not None  # checked with the settings
-    return plan.epoch
 
 
 def arms_of(settings: Settings, plan: StepPlan) -> Arms | None:
@@ -236,14 +179,42 @@ def reach(settings: Settings, plan: StepPlan) -> dict[str, float]:
     return {"per_coordinate": float(jnp.sum(rates)), "initial": settings.embedding_std * math.sqrt(2)}
 
 
-def facts_of_model(settings: Settings, ensemble: training.Ensemble) -> dict[str, Any]:
+def facts_of_model(settings: Settings, vocabulary: int) -> dict[str, Any]:
     """Return the description of the model in results.json, with the parameter count of each arm."""
-    shapes = jax.eval_shape(ensemble.init, jax.random.key(0))
-    number = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     names = ("activation", "positions", "layer_norm", "dropout", "compute_dtype", "embedding_std", "head_bias")
+    number = sizes.parameters(settings, vocabulary)
     return {
         "architecture": "transformer",
         **{name: getattr(settings, name) for name in names},
         "parameters_untied": number,
-        "parameters_tied": number - math.prod(shapes["head"]["embedding"].shape),
+        "parameters_tied": number - vocabulary * settings.width,
     }
+
+
+def named_arrays(records: Records, settings: Settings, text: Text, arms: Arms | None = None) -> dict[str, np.ndarray]:
+    """Return the records as the arrays of metrics.npz: `[arm, seed, record, ...]`, validations as `validation_*`."""
+    arrays = {
+        "arms": np.array(settings.compared),
+        "seeds": np.array(settings.seed_list),
+        "bucket_names": np.array(buckets_of(text)[0]),
+        **pairs_of(text)[1],
+    }
+    if arms is not None:
+        arrays |= arms.arrays
+    return arrays | training.by_arm(records, {"record": "", "validation": "validation_"})
+
+
+def with_distances(records: Records, pairs: Mapping[str, np.ndarray]) -> Records:
+    """Return records with the mean distances of each set of pairs, such as `distance_input/twins .5`.
+
+    pairs: the description of the recorded pairs, from `pairs_of`.
+    """
+    if "record" not in records:
+        return records
+    record = dict(records["record"])
+    for number, name in enumerate(pairs["set_names"]):
+        for table in ("input", "output"):
+            distances = record[f"distance_{table}"][..., pairs["pair_set"] == number]
+            if distances.shape[-1]:
+                record[f"distance_{table}/{name}"] = distances.mean(-1)
+    return {**records, "record": record}

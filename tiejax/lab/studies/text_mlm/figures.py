@@ -4,19 +4,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.figures import Curves
 from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.uses import plot_uses
 from tiejax.lab.studies.text_mlm.claims import TABLE_NAMES, untied_and_tied
-from tiejax.lab.studies.text_mlm.drawing import plot_arms, plot_by_bucket, plot_curves_by_name, plot_strips, shades
 from tiejax.lab.studies.text_mlm.settings import EQUAL
 from tiejax.statistics.arms import ARMS
 
 PUBLISHED_TOP = 5.0
-PANEL_COLOURS = {"untied, input": figures.BLUE, "untied, output": figures.GREEN, "tied": figures.ORANGE}
 
 Metrics = Mapping[str, np.ndarray]
 
@@ -42,6 +44,12 @@ def occurring_sets(sets: Sequence[Mapping[str, Any]]) -> list[Set]:
         for (number, name), shade in zip(alike, shades(colour, len(alike)), strict=True):
             occurring.append(Set(number, name, f"{name}{suffix}", shade))
     return sorted(occurring)
+
+
+def shades(colour: str, number: int) -> list[str]:
+    """Return `number` shades of a colour, from the colour itself towards white."""
+    towards_white = mpl.colors.LinearSegmentedColormap.from_list("", [colour, "white"])
+    return [mpl.colors.to_hex(towards_white(0.7 * k / number)) for k in range(number)]
 
 
 def plot_distances(metrics: Metrics, sets: Sequence[Set]) -> list[Plot]:
@@ -85,6 +93,25 @@ def plot_ratios(by_pair: Sequence[Mapping[str, Any]], sets: Sequence[Set]) -> Pl
         "the mean over seeds, in the order of the lists of words; bars: medians; dotted: unchanged distance.",
         plot_strips(panels, "distance, end / start", {pairs.label: pairs.colour for pairs in sets}),
     )
+
+
+def plot_strips(panels: Mapping[str, Curves], ylabel: str, colours: Mapping[str, str]) -> Figure:
+    """Plot a panel per title with a strip of dots `[pair]` per name, medians as bars, and a dotted line at 1."""
+    figure, axes = figures.new_figure(1, len(panels), 3.4 * len(panels), 3.3, share_y=True)
+    for panel, (title, strip) in zip(axes[0], panels.items(), strict=True):
+        for place, (name, values) in enumerate(strip.items()):
+            spread = np.linspace(-0.3, 0.3, len(values)) if len(values) > 1 else np.zeros(1)
+            panel.plot(
+                place + spread, values, "o", color=colours[name], alpha=0.4, markersize=3.5, markeredgewidth=0, label=name
+            )
+            panel.hlines(np.median(values), place - 0.38, place + 0.38, color=colours[name], linewidth=2.5)
+        panel.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        panel.set_xticks([])
+        panel.set_title(title)
+    axes[0, 0].set_ylabel(ylabel)
+    axes[0, 0].set_ylim(bottom=0)
+    figures.legend_below(figure, axes[0, 0])
+    return figure
 
 
 def plot_learning(metrics: Metrics, bigram: float) -> Plot:
@@ -149,25 +176,61 @@ def plot_buckets(metrics: Metrics, final: Mapping[str, Any]) -> Plot:
     )
 
 
+def plot_by_bucket(names: Sequence[str], measures: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
+    """Plot untied and tied values by bucket, with their difference below; one column per measure.
+
+    measures: (untied, tied) by title, each `[seed, bucket]`, NaN for an empty bucket. One dot per seed, bars: medians.
+    """
+    figure, axes = figures.new_figure(2, len(measures), max(4.8, 0.9 * len(names)) * len(measures), 5.4)
+    places = np.arange(len(names))
+    for column, (title, values) in enumerate(measures.items()):
+        above, below = axes[:, column]
+        untied, tied = values
+        for pair in zip(untied, tied, strict=True):
+            above.plot([places - 0.18, places + 0.18], pair, color="grey", alpha=0.3, linewidth=0.8)
+        for (name, colour), shift, shown in zip(figures.ARM_COLOURS.items(), (-0.18, 0.18), values, strict=True):
+            _plot_dots(above, places + shift, shown, colour, 0.14, name)
+        _plot_dots(below, places, tied - untied, figures.GREEN, 0.3, "tied - untied")
+        below.axhline(0, color="black", linewidth=0.8, linestyle=":")
+        above.set_title(title)
+        below.set_title(f"{title}, tied - untied")
+        for panel in (above, below):
+            panel.set_xticks(places, names)
+            panel.grid(visible=False, axis="x")
+    figures.legend_below(figure, axes[0, 0])
+    return figure
+
+
+def _plot_dots(axes: Axes, places: np.ndarray, values: np.ndarray, colour: str, half: float, label: str) -> None:
+    """Plot values `[seed, bucket]` as dots, and medians over seeds as bars; places: x coordinates of the buckets."""
+    axes.plot(
+        np.broadcast_to(places, values.shape).ravel(), values.ravel(), "o", color=colour, alpha=0.5, markersize=4, label=label
+    )
+    medians = np.median(values, axis=0)
+    axes.hlines(medians, places - half, places + half, color=colour, linewidth=2.5)
+
+
 def plot_norms(metrics: Metrics) -> Plot:
     """Plot the mean norm of the rows of each table over training."""
-    curves = {title: metrics[f"norm_{table}"][arm] for title, (table, arm) in PANELS.items()}
+    curves = {table: dict(zip(ARMS, metrics[f"norm_{table}"], strict=True)) for table in ("input", "output")}
+    panels = {f"mean norm of the rows, {table} table": (metrics["step"], arms, math.nan) for table, arms in curves.items()}
     return Plot(
         "norms",
-        "Mean Euclidean norm of the rows of each table over training. Thin: a seed; thick: median.",
-        plot_curves_by_name(metrics["step"], curves, "mean norm of the rows", PANEL_COLOURS),
+        "Mean Euclidean norm of the rows of each table over training; a tied model has one table, shown in both panels. Thin: "
+        "a seed; thick: median. The first record may lie outside the panel.",
+        figures.plot_learning_curves(panels),
     )
 
 
 def plot_start(final: Mapping[str, Any]) -> Plot:
     """Plot the final validation loss of every arm of a run with `equal_tables_arm`; final: as in results.json."""
-    names = {"untied": "untied,\nindependent tables", EQUAL: "untied,\nequal tables", "tied": "tied"}
-    losses = {label: np.array(final[arm]["validation_loss"]) for arm, label in names.items()}
+    arms = ("untied", EQUAL, "tied")
+    losses = tuple(np.array(final[arm]["validation_loss"]) for arm in arms)
     return Plot(
         "equal_tables",
         "Final validation loss of untied models from independent tables, untied models from equal tables, and tied models: one "
-        "line per seed; bars: means.",
-        plot_arms(losses, "validation loss (nats per masked token)"),
+        "line per seed; bars: medians.",
+        figures.plot_paired_values({"validation loss\n(nats per masked token)": losses}, arms),
     )
 
 
@@ -182,7 +245,7 @@ def plot_all(metrics: Metrics, results: Mapping[str, Any]) -> list[Plot]:
         plot_learning(pair, results["gate"]["bigram"]),
         plot_final(results["final"], sets),
         plot_buckets(metrics, results["final"]),
-        plot_norms(metrics),
+        plot_norms(pair),
         plot_uses(pair, [str(name) for name in metrics["bucket_names"]], results["uses"]),
         *([plot_start(results["final"])] if EQUAL in results["final"] else []),
     ]

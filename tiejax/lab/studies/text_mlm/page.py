@@ -11,6 +11,7 @@ from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import (
     arrays_in_words,
+    corpus_words,
     excluded_notes,
     marked_as_reported,
     medians_table,
@@ -101,13 +102,9 @@ def _ratios(final: Mapping[str, Any], pairs: str) -> list[str]:
     return cells
 
 
-def written(value: Any) -> str:
-    """Format a fact, or a mapping of facts, for the report's list of settings."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name.replace('_', ' ')} {written(part)}" for name, part in value.items())
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def shape_words(settings: Mapping[str, Any]) -> str:
+    """Describe the size of the encoder."""
+    return f"{settings['layers']} layers of width {settings['width']}"
 
 
 def data_words(data: Mapping[str, Any]) -> str:
@@ -140,9 +137,8 @@ def _speed(timing: Mapping[str, Any]) -> dict[str, str]:
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
     results, settings, facts = run.results, run.settings, run.facts
-    shape = f"{settings['layers']} layers of width {settings['width']}"
     return report.render(
-        title=f"Masked language modelling on text: tied against untied, {shape}",
+        title=f"Masked language modelling on text: tied against untied, {shape_words(settings)}",
         question=QUESTION,
         finding=finding(results),
         setting=_setting(results, settings, facts),
@@ -158,9 +154,9 @@ def untie_page(run: RunOnPage) -> str:
     """Return the HTML report of a run with members that untie."""
     results, settings = run.results, run.settings
     setting = {
-        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that comes with CPython",
+        "corpus": corpus_words(settings),
         "data": data_words(results["data"]),
-        "model": f"{settings['layers']} layers of width {settings['width']}, {settings['heads']} heads",
+        "model": f"{shape_words(settings)}, {settings['heads']} heads",
         "final": "validation loss and distances: means over the last tenth of the records",
     }
     return untie_curve.render("Masked language modelling on text: tied, then untied", setting, run)
@@ -169,18 +165,18 @@ def untie_page(run: RunOnPage) -> str:
 def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of the run in words, by name."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
-    shape = f"{settings['layers']} layers of width {settings['width']}"
     factor = settings.get("table_rate", 1)
     faster = "" if factor == 1 else f", learning rate of the tables multiplied by {factor:g}"
-    more = "".join(f"; {written({name: value})}" for name, value in results["model"].items() if name not in settings)
+    more = [f"{name.replace('_', ' ')} {value:,}" for name, value in results["model"].items() if type(value) is int]
+    equal = ", and a third time untied from equal tables, those of the tied model" if EQUAL in results["final"] else ""
     return {
-        "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that comes with CPython",
+        "corpus": corpus_words(settings),
         "data": data_words(results["data"]),
         "tokenizer": f"{settings['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {settings['vocab_size']:,}",
         "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
-        "model": f"{shape}, {settings['heads']} heads, feed-forward {settings['feed_forward']}"
-        f"{', a bias of the logits' if settings.get('head_bias') else ''}{more}",
-        "seeds": _seeds_words(results),
+        "model": f"{shape_words(settings)}, {settings['heads']} heads, feed-forward {settings['feed_forward']}"
+        f"{', a bias of the logits' if settings.get('head_bias') else ''}; {', '.join(more)}",
+        "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches{equal}",
         "training": f"{training_words(results, settings)}, batches of {settings['batch_size']} sentences{faster}",
         "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {settings['optimizer']} moves a coordinate; "
         f"the words of a pair start {initial:.3g} apart per coordinate",
@@ -189,12 +185,6 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         **timing_words(results["timing"], facts),
         **_speed(results["timing"]),
     }
-
-
-def _seeds_words(results: Mapping[str, Any]) -> str:
-    """Describe the models of every seed."""
-    equal = ", and a third time untied from equal tables, those of the tied model" if EQUAL in results["final"] else ""
-    return f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches{equal}"
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:

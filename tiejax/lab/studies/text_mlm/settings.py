@@ -1,6 +1,5 @@
 """The settings of the text study: masked-LM pre-training, tied and untied."""
 
-import dataclasses
 from typing import Literal
 
 from tiejax.lab.settings import checks
@@ -133,16 +132,8 @@ class Settings(
         """Return the settings with every default filled in; raises BadInput if they are invalid."""
         if self.steps is not None and self.epochs is not None:
             raise BadInput("--steps and --epochs: give one of them")
-        fields = dataclasses.asdict(self)
-        if self.steps is None and self.epochs is None:
-            fields["steps"] = 1500
-        if self.data_dir is None:
-            fields["data_dir"] = checks.default_data_dir()
-        if self.twins is None:
-            fields["twins"] = default_twins()
-        settings = Settings(**fields)
-        settings.check()
-        return settings
+        steps = 1500 if self.epochs is None else None
+        return self.filled(steps=steps, data_dir=checks.default_data_dir(), twins=default_twins())
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""

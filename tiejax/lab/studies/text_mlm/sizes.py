@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_rows, bytes_of_value, records_of
+from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_records, bytes_of_rows, bytes_of_value
 from tiejax.models import counts
 from tiejax.statistics.untie_arms import Arms
 
@@ -56,7 +56,8 @@ def need(settings: Any, decided: Decided | None = None) -> Need:
     seeds = settings.number_of_seeds
     member_parameters = parameters(settings, text.vocabulary)
     state = STATE * member_parameters + by_use * MOMENTS * FLOAT * 2 * text.vocabulary * settings.width
-    records = arms * seeds * _record_bytes(settings, text) + text.steps * (INDEX + FLOAT)  # and every step's learning rate
+    of_member = bytes_of_records(settings, text.steps, bytes_of_record(text), bytes_of_validation(text))
+    records = arms * seeds * of_member + text.steps * (INDEX + FLOAT)  # and every step's learning rate
     # The size of the validation split is unknown here: count one batch, the minimum.
     batches = settings.validation_batches if isinstance(settings.validation_batches, int) else 1
     rows = bytes_of_rows(text.rows, settings.max_length, text.vocabulary, settings.number_of_seeds, batches)
@@ -64,13 +65,6 @@ def need(settings: Any, decided: Decided | None = None) -> Need:
     of_value = bytes_of_value(settings.compute_dtype)
     activations = text.rows // text.mesh * settings.max_length * settings.width * settings.layers * of_value
     return Need(arms * seeds * state, records, rows, FLOAT * member_parameters // text.mesh + activations)
-
-
-def _record_bytes(settings: Any, text: Decided) -> int:
-    """Return the bytes of all records of one member."""
-    often = records_of(text.steps, settings.record_every) * bytes_of_record(text)
-    every = settings.validate_every if isinstance(settings.validate_every, int) else text.steps
-    return often + records_of(text.steps, every) * bytes_of_validation(text)
 
 
 def bytes_of_record(text: Decided) -> int:

@@ -22,10 +22,11 @@ from tiejax.lab.studies.text_mlm.ensemble import (
     build_ensemble,
     facts_of_model,
     losses_of_bigrams,
+    named_arrays,
     names_of_arms,
     reach,
+    with_distances,
 )
-from tiejax.lab.studies.text_mlm.records import named_arrays, with_distances
 from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.lab.studies.text_mlm.text import Text, pairs_of
 from tiejax.pretraining.step_plan import StepPlan
@@ -68,7 +69,7 @@ def run(launched: Launched, console: Console) -> int:
         {
             "experiment": "text_mlm",
             "data": data,
-            "model": facts_of_model(settings, ensemble),
+            "model": facts_of_model(settings, text.twins.vocabulary),
             "steps": plan.steps,
             "reach": reach(settings, plan),
             "bigram": bigrams,

@@ -9,12 +9,13 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.text import preparing
 from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.settings.sizes import check_memory, check_steps
+from tiejax.lab.settings.sizes import check_memory, check_places, check_steps
 from tiejax.lab.studies.text_mlm import sizes
 from tiejax.lab.studies.text_mlm.settings import Settings
-from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps, rows_of_step
+from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 from tiejax.text import buckets, sentences
 from tiejax.text import twins as planting
+from tiejax.text.packing import rows_for
 from tiejax.text.sequences import Sequences
 from tiejax.text.tokenizer import Vocabulary
 
@@ -65,19 +66,13 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
 def plan(settings: Settings, text: Text, devices: int, local: int, platform: str) -> StepPlan:
     """Plan the steps on `devices` devices of `platform`, `local` of them in each process; raises BadInput."""
     lengths, length, packed = np.diff(text.train.offsets), settings.max_length, settings.packing == "packed"
+    rows = rows_for(lengths, settings.batch_size, length) if packed else settings.batch_size
+    check_places("batch_size", rows, length)
     try:
-        planned = plan_steps(
-            lengths,
-            rows_of_step(lengths, settings.batch_size, length, packed),
-            length,
-            packed,
-            devices_of_member(len(settings.seed_list), devices, local, settings.mesh, platform),
-            settings.steps,
-            settings.epochs,
-            settings.epochs_apart,
-        )
+        mesh = devices_of_member(len(settings.seed_list), devices, local, settings.mesh, platform)
     except ValueError as error:
         raise BadInput(f"--{error}") from None
+    planned = plan_steps(lengths, rows, length, packed, mesh, settings.steps, settings.epochs, settings.epochs_apart)
     check_steps("epochs", settings.epochs or 0, planned.steps)
     return planned
 
