@@ -67,7 +67,7 @@ def page_of(findings, pictures, later=None, **changed):
 def test_report_shows_settings_claims_and_tables(analysed, pictures):
     findings = analysed[0]
     html = page_of(findings, pictures)
-    assert html.count('src="picture"') == 6
+    assert html.count('src="picture"') == 4
     for text in (
         "Dynamic layer tying: gpt2, 4 layers of width 128", "wikitext-2", "1,234,567 (987,654 words) for train", "ab12cd",
         "byte-level BPE trained on the corpus, vocabulary 4,096", "2 heads, context 64, dropout 0.2, causal; feed forward 512",
@@ -170,7 +170,7 @@ def test_one_seed_without_agents(pictures):
     assert [row["id"] for row in findings["claims"]] == ["from-untied/all-one"]
     assert findings["agents"] == {}
     assert rows["untied"]["test_perplexity"] == {"seeds": pytest.approx([8]), "mean": pytest.approx(8), "interval": None}
-    assert [plot.name for plot in figures.plot_all(runs, findings)] == ["bytes", "methods", "learning", "maps"]
+    assert [plot.name for plot in figures.plot_all(runs, findings)] == ["bytes", "learning"]
     html = page_of(findings, [])
     assert "<td>untied</td><td>54.60</td><td>8.00</td><td>22.63</td><td>8.17</td>" in html
     assert "nan" not in html

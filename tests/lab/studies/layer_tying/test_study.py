@@ -72,7 +72,7 @@ def run(data):
 def test_run_writes_its_files(run):
     files = set(os.listdir(run))
     assert {"config.yaml", "data.json", "environment.json", "metrics.npz", "results.json", "report.html"} <= files
-    assert {path.stem for path in (run / "figures").glob("*.png")} == {"bytes", "map", "learning", "methods", "agent", "maps"}
+    assert {path.stem for path in (run / "figures").glob("*.png")} == {"bytes", "map", "learning", "agent"}
     assert not list((run / "checkpoints").iterdir())
     found, results = metrics(run), json.loads((run / "results.json").read_text())
     assert found["methods"].tolist() == ["agent", "random-agent", "untied", "mine", "copy", "low-rank", "found-map",

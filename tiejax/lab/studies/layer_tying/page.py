@@ -18,7 +18,7 @@ from tiejax.lab.reporting.sections import (
     timing_words,
 )
 from tiejax.lab.reporting.words import counted, share
-from tiejax.lab.studies.layer_tying.figures import MIB, Rows, final_maps
+from tiejax.lab.studies.layer_tying.figures import MIB, Rows
 from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
 from tiejax.lab.studies.layer_tying.sizes import agent_parameters
 from tiejax.statistics.power import fewest_seeds
@@ -383,9 +383,15 @@ def sizes(by_method: Mapping[str, Mapping[Any, Mapping[str, int]]]) -> Table:
 
 
 def maps(rows: Rows, seeds: Sequence[int]) -> Table:
-    """Return the final owner map of every method."""
-    final = final_maps(rows, seeds)
-    return ["layer", *map(str, range(len(final[0][1])))], [[label, *map(str, owner)] for label, owner in final]
+    """Return the final owner map of every method, of each seed if they differ."""
+    final = []
+    for row in rows:
+        owners = row["final_owner"]
+        if all(owner == owners[0] for owner in owners):
+            final.append([row["method"], *map(str, owners[0])])
+        else:
+            final += [[f"{row['method']}, seed {seed}", *map(str, owner)] for seed, owner in zip(seeds, owners, strict=True)]
+    return ["layer", *map(str, range(len(final[0]) - 1))], final
 
 
 def continuations(generated: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
