@@ -20,7 +20,7 @@ from tiejax import tying
 from tiejax.lab.studies.layer_tying import q_learning
 from tiejax.lab.studies.layer_tying.q_learning import Action, Agent
 from tiejax.lab.studies.layer_tying.records import Log, Records
-from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
+from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, AGENTS, Settings
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.keys import stream
 from tiejax.training.layered import Layered
@@ -61,20 +61,17 @@ class Data(NamedTuple):
 
 def job_of(settings: Settings, method: str, seed: int, agent_records: Records | None) -> Job:
     """Return the job of a method and a seed; agent_records: records of the agent of the seed, for methods that need them."""
-    if method in AGENTS:
-        return Job(method, seed, AGENTS[method], None)
-    assert settings.distinct is not None
-    if method == "found-map":
-        assert agent_records is not None
-        owner = tying.owner_from_groups(agent_records["final"]["best_owner"][0])
-    elif method == "random-map":
-        distinct = settings.distinct if agent_records is None else len(np.unique(agent_records["final"]["best_owner"][0]))
-        owner = tying.random_map(settings.layers, distinct, np.random.default_rng([seed, RANDOM_MAPS]))
-    else:
-        fixed = settings.fixed_map(method)
-        assert fixed is not None
-        owner = fixed
-    return Job(method, seed, None, owner)
+    owner = settings.fixed_map(method)
+    if method in AFTER_AGENT:
+        best = None if agent_records is None else agent_records["final"]["best_owner"][0]
+        distinct = settings.distinct if best is None else len(np.unique(best))
+        assert distinct is not None
+        if method == "random-map":
+            owner = tying.random_map(settings.layers, distinct, np.random.default_rng([seed, RANDOM_MAPS]))
+        else:
+            assert best is not None
+            owner = tying.owner_from_groups(best)
+    return Job(method, seed, AGENTS.get(method), owner)
 
 
 def run_job(
@@ -87,7 +84,6 @@ def run_job(
     stop_requested: Callable[[], bool] = lambda: False,
     on_steps: Callable[[int, float], None] = lambda steps, seconds: None,
     on_saved: Callable[[Records], None] = lambda records: None,
-    checkpoint_s: float = 30.0,
 ) -> tuple[Records, PyTree] | None:
     """Train a model; return its records (see `Log`) and the parameters of its best step on the host, or None if stopped.
 
@@ -107,7 +103,7 @@ def run_job(
     while model.step < settings.steps:
         on_steps(*(model.groups() if model.agent is None else model.group(model.agent)))
         stopping, ended = stop_requested(), model.step == settings.steps
-        if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
+        if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > settings.checkpoint_every):
             checkpoints.save(model.step, model.to_host(), log.arrays())
             on_saved(log.arrays())
             saved_at = time.perf_counter()
@@ -177,8 +173,7 @@ class _Model:
             floor = settings.epsilon_floor
             agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
         state = layered.to_device(saved.state, saved.ties.owner)
-        rates = rates_of(settings, settings.learning_rate, settings.table_rate)
-        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best, rates)
+        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best, rates_of(settings))
 
     def to_host(self) -> SavedState:
         """Return the model as a checkpoint stores it."""
@@ -248,7 +243,10 @@ class _Model:
         seconds = self.clock() - began
         self._record_steps(losses, seconds)
         self._record_size()
-        self._record_action(action, reward, q_loss)
+        values = {"reward": reward, "q_loss": q_loss, "value": action.value}
+        recorded = {name: np.float32(value) for name, value in values.items()}
+        place = {"episode": action.episode, "layer": action.layer, "action": action.choice, "epsilon": action.epsilon}
+        self.log.add("action", **place, **recorded, owner=self.ties.owner)
         return len(losses), seconds
 
     def act(self, agent: Agent) -> Action:
@@ -307,34 +305,22 @@ class _Model:
         if stack_size not in self.log.values("size", "stack_size"):
             self.log.add("size", stack_size=stack_size, **self.layered.sizes[stack_size]._asdict())
 
-    def _record_action(self, action: Action, reward: Any, q_loss: Any) -> None:
-        self.log.add(
-            "action",
-            episode=action.episode,
-            layer=action.layer,
-            action=action.choice,
-            epsilon=action.epsilon,
-            reward=np.float32(reward),
-            q_loss=np.float32(q_loss),
-            value=np.float32(action.value),
-            owner=self.ties.owner,
-        )
 
-
-def rates_of(settings: Settings, rate: float, factor: float = 1.0) -> np.ndarray:
+def rates_of(settings: Settings) -> np.ndarray:
     """Return the learning rate of every step, float32 `[steps]`, with two rates also that of the tables, `[steps, 2]`.
 
     It rises linearly from 0 in the first `warm_up` steps, then stays at `rate` or, with the schedule `cosine`, falls to 0 at
-    the end as rate / 2 (1 + cos(pi x)), where x is the share of the remaining steps that is done. factor: of the tables' rate.
+    the end as rate / 2 (1 + cos(pi x)), where x is the share of the remaining steps that is done.
     """
     assert settings.steps is not None
+    rate = settings.learning_rate
     rest = optax.constant_schedule(rate)
     if settings.schedule == "cosine":
         rest = optax.cosine_decay_schedule(rate, settings.steps - settings.warm_up)
     schedule = warmed_up(rate, settings.warm_up, rest)
     # A constant schedule returns a number of Python.
     rates = np.asarray(jax.vmap(lambda step: jnp.asarray(schedule(step)))(jnp.arange(settings.steps)), np.float32)
-    return np.outer(rates, np.array([1, factor], np.float32)) if settings.two_rates else rates
+    return np.outer(rates, np.array([1, settings.table_rate], np.float32)) if settings.two_rates else rates
 
 
 def groups_at_once(seconds: float) -> int:

@@ -9,7 +9,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,8 +36,6 @@ from tiejax.training.layered import Layered
 
 FINISHED = "finished"  # folder with the records of trained models
 WAIT_S = 0.2
-
-T = TypeVar("T")
 
 
 class ModelName(NamedTuple):
@@ -210,7 +208,11 @@ class Jobs:
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
-        layered = self._layered_of(devices, settings.form(model.method))
+        key = devices, settings.form(model.method)
+        if key not in self._layered:
+            streams = self._text.streams
+            self._layered[key] = build(self._settings, streams.vocabulary, streams.begin, devices, form=key[1])
+        layered = self._layered[key]
         try:
             trained = run_job(
                 layered,
@@ -223,7 +225,6 @@ class Jobs:
                 stop_requested=lambda: self._stop(),
                 on_steps=self._counter(devices, layered),
                 on_saved=functools.partial(self._track, model),
-                checkpoint_s=settings.checkpoint_every,
             )
         except CheckpointMismatch as error:
             raise BadInput(f"--resume: {error}") from None
@@ -232,12 +233,6 @@ class Jobs:
             records, params = trained
             weights = None if model.rate is not None else weights_file(params, records["final"]["best_owner"][0])
             self._keep(model, records, weights)
-
-    def _layered_of(self, devices: tuple[jax.Device, ...], form: Form) -> Layered:
-        if (devices, form) not in self._layered:
-            streams = self._text.streams
-            self._layered[devices, form] = build(self._settings, streams.vocabulary, streams.begin, devices, form=form)
-        return self._layered[devices, form]
 
     def _counter(self, devices: tuple[jax.Device, ...], layered: Layered) -> Callable[[int, float], None]:
         """Return the function that adds to the steps done; steps that took no time were done by an earlier process."""
@@ -300,7 +295,7 @@ def best_loss(records: Records) -> float:
     return float(losses.min()) if np.isfinite(losses).all() and np.isfinite(records["step"]["loss"]).all() else np.inf
 
 
-def groups_of(devices: Sequence[T], models: int, rows: int, platform: str) -> list[Sequence[T]]:
+def groups_of(devices: Sequence[Any], models: int, rows: int, platform: str) -> list[Sequence[Any]]:
     """Split the devices into groups that each train a model at a time: the smallest that leave no group without a model.
 
     rows: rows of a batch, which the devices of a group share equally. platform: of the devices; CPU devices do not form groups,
