@@ -1,7 +1,7 @@
 """The HTML report of a layer-tying run, and its tables."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from tiejax.lab.reporting.sections import (
 )
 from tiejax.lab.reporting.words import counted, share
 from tiejax.lab.studies.layer_tying.figures import MIB, Rows
-from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
 from tiejax.lab.studies.layer_tying.sizes import agent_parameters
 from tiejax.statistics.power import fewest_seeds
 from tiejax.system.visible import visible
@@ -74,7 +73,7 @@ def page(run: RunOnPage) -> str:
     return report.render(
         title=f"Dynamic layer tying: {settings['architecture']}, {_shape(settings)}",
         question=QUESTION,
-        finding=finding(results, settings["variants"] or {}),
+        finding=finding(results),
         setting=_setting(results, settings, facts),
         notes=_notes(results),
         claims={"Claims": marked_as_reported(results["claims"])},
@@ -88,11 +87,11 @@ def page(run: RunOnPage) -> str:
     )
 
 
-def finding(results: Mapping[str, Any], variants: Iterable[str] = ()) -> list[str]:
+def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the question of the report as paragraphs, the first of which the report emphasises.
 
-    They are the sentence of the gate, if it is not passed, the decided claims, the undecided ones, means of the methods as a
-    description, the bigram model, and the count of verdicts. variants: names of the methods that are variants.
+    They are the sentence of the gate, if it is not passed, the decided claims, the undecided ones, the bigram model, and the
+    count of verdicts.
     """
     claims = results["claims"]
     of_values = _values_words(results.get("agents", {}))
@@ -104,7 +103,7 @@ def finding(results: Mapping[str, Any], variants: Iterable[str] = ()) -> list[st
     decided = [row for row in claims if row["verdict"] != "undecided"]
     answers = [openings(rows, leading) for rows in (decided, undecided)]
     failed = results.get("gate", {}).get("failed", "")
-    return [*filter(None, [failed, *answers, of_values, _description(results, variants), bigram_words(results)]), tally(claims)]
+    return [*filter(None, [failed, *answers, of_values, bigram_words(results)]), tally(claims)]
 
 
 def _values_words(agents: Mapping[str, Mapping[str, Any]]) -> str:
@@ -121,20 +120,6 @@ def _values_words(agents: Mapping[str, Mapping[str, Any]]) -> str:
         f"The agent's values do not predict its returns: their error is {share(error)} of the returns, where less than "
         f"{share(VALUES_TRAINED)} is expected. Nothing is said about an agent that learns."
     )
-
-
-def _description(results: Mapping[str, Any], variants: Iterable[str]) -> str:
-    """Return the mean perplexities of the agent and the main other methods in a sentence; "" for runs without an agent."""
-    means = {row["method"]: row["test_perplexity"]["mean"] for row in results["methods"]}
-    if "agent" not in means:
-        return ""
-    named = {name: f"the {name} method" for name in ("untied", "random-agent") if name in means}
-    if fixed := [name for name in means if name not in (*NOT_STATIC, *variants)]:
-        best = min(fixed, key=lambda name: means[name])
-        named[best] = f"{best}, the fixed map with the lowest mean"
-    others = "".join(f"; {words}, {perplexity(means[name])}" for name, words in named.items())
-    seeds = f"means of {counted(len(results['seeds']), 'seed')}" if len(results["seeds"]) > 1 else "one seed"
-    return f"As a description ({seeds}), test perplexities: the agent, {perplexity(means['agent'])}{others}."
 
 
 def _shape(settings: Mapping[str, Any]) -> str:
@@ -237,7 +222,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of the report by title: methods, agents, learning rates, seeds, bytes by distinct layers, maps."""
+    """Return the tables of the report by title: methods, agents, learning rates, seeds, maps."""
     if not results["seeds"]:
         return {}
     rows, seeds = results["methods"], results["seeds"]
@@ -249,7 +234,6 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
         **({AGENTS_TITLE: agents(results["agents"])} if results["agents"] else {}),
         **({f"Learning rates, chosen on seeds {tuned} only": rates_table(results["tuning"])} if tuned else {}),
         "Every seed": by_seed(rows, seeds),
-        "Sizes: memory of training (MiB), by number of distinct layers": sizes(results["sizes"]),
         "Final maps: for each layer, the layer whose weights it uses": maps(rows, seeds),
     }
 
@@ -365,20 +349,6 @@ def by_seed(rows: Rows, seeds: Sequence[int]) -> Table:
         ]
         for row in rows
         for index, seed in enumerate(seeds)
-    ]
-
-
-def sizes(by_method: Mapping[str, Mapping[Any, Mapping[str, int]]]) -> Table:
-    """Return the parameters and bytes of training by number of distinct layers; methods of the same sizes share a row."""
-    parts = [name for name in BYTES if name != "stored_bytes"]
-    methods: dict[tuple[int, ...], list[str]] = {}
-    for method, by_number in by_method.items():
-        for number, size in by_number.items():
-            row = int(number), *(size[name] for name in ("parameters", *parts, "move_bytes"))
-            methods.setdefault(row, []).append(method)
-    return ["distinct layers", "number of parameters", *(BYTES[name] for name in parts), "a change of ties", "methods"], [
-        [str(number), f"{parameters:,}", *map(_mib, stored), ", ".join(names)]
-        for (number, parameters, *stored), names in sorted(methods.items())
     ]
 
 
