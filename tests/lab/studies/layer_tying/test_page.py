@@ -69,8 +69,8 @@ def test_report_shows_settings_claims_and_tables(analysed, pictures):
     assert html.count('src="picture"') == 4
     for text in (
         "Dynamic layer tying: gpt2, 4 layers of width 128", "wikitext-2", "1,234,567 (987,654 words) for train", "ab12cd",
-        "byte-level BPE trained on the corpus, vocabulary 4,096", "2 heads, context 64, dropout 0.2, causal; feed forward 512",
-        "3 actions per episode, k = 1 batches per action, reward negative-loss, epsilon at least 0.05",
+        "byte-level BPE trained on the corpus, vocabulary 4,096", "heads 2, context 64, dropout 0.2, feed forward 512",
+        "3 actions per episode, k 1, reward negative-loss, epsilon floor 0.05",
         "resolved, gradient all, moments copy, start tied, details own", "storage compact",
         "finished its steps (4 s, 4 s)", "arXiv:2401.12819", "steps: 4",
         "without their networks, 1,930 parameters each",  # (4 + 1) 128 + (128 + 1) 10
@@ -103,7 +103,7 @@ def test_report_names_chosen_rates_and_variants(analysed, pictures):
     assert words in html
     assert "<td>shared</td><td>0.004 (chosen)</td><td>5.2500</td><td>5.2000, 5.3000</td>" in html
     assert "low: map cycle, lora_rank 2" in html
-    assert "8 blocks, learning rate 0.001 (constant), weight" in page_of(analysed[0], pictures)
+    assert "8 blocks, learning rate 0.001, schedule constant, warm up 0, weight decay 0.01" in page_of(analysed[0], pictures)
 
 
 def test_report_shows_the_grid_of_rates_and_factors(analysed, pictures):
@@ -117,7 +117,7 @@ def test_report_shows_the_grid_of_rates_and_factors(analysed, pictures):
     assert "<td>untied</td><td>0.002</td><td>1</td><td>6.0000</td><td>-</td><td>-</td>" in html
     assert "<td>untied</td><td>0.002 (chosen)</td><td>2</td><td>5.8000</td><td>5.2500</td><td>5.2000, 5.3000</td>" in html
     fixed = page_of(analysed[0], pictures, later={"table_rate": 4.0})
-    assert "8 blocks, learning rate 0.001, times 4 for the embedding tables (constant), weight" in fixed
+    assert "8 blocks, learning rate 0.001, times 4 for the embedding tables, schedule constant" in fixed
 
 
 def test_report_shows_continuations_whatever_the_tokens_spell(analysed, pictures):

@@ -37,9 +37,9 @@ DEPARTURES = (
     "step selected on the test split; the settings of this run are listed above"
 )
 TIME_OF_A_STEP = (
-    "includes the agent (for a random agent, without the reward's batch), excludes compilation and validation; about as many "
-    "models train at once as there are devices. Other load on the machine is not controlled: bench.py "
-    "layers measures the methods one after another"
+    "median over all steps of the method with as many distinct layers, in all seeds; includes the agent (for a random agent, "
+    "without the reward's batch), excludes compilation and validation; about as many models train at once as there are "
+    "devices. Other load on the machine is not controlled: bench.py layers measures the methods one after another"
 )
 SOURCE = "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 (arXiv:2401.12819)"
 PERPLEXITIES = {
@@ -71,7 +71,7 @@ def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
     results, settings, facts = run.results, run.settings, run.facts
     return report.render(
-        title=f"Dynamic layer tying: {settings['architecture']}, {_shape(settings)}",
+        title=f"Dynamic layer tying: {settings['architecture']}, {settings['layers']} layers of width {settings['width']}",
         question=QUESTION,
         finding=finding(results),
         setting=_setting(results, settings, facts),
@@ -122,29 +122,32 @@ def _values_words(agents: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def _shape(settings: Mapping[str, Any]) -> str:
-    return f"{settings['layers']} layers of width {settings['width']}"
-
-
 def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of the run in words, by name."""
+
+    def listed(*names: str) -> str:
+        return ", ".join(f"{name.replace('_', ' ')} {settings[name]}" for name in names)
+
+    data, seconds = results["data"], ", ".join(f"{shown(budget, ',.0f')} s" for budget in results["equal_time_s"])
+    splits = [f"{part['tokens']:,} ({part['words']:,} words) for {name}" for name, part in data["splits"].items()]
+    counts = [f", {name.replace('_', ' ')} {value:,}" for name, value in results["model"].items() if name not in settings]
+    variants = [f"{name}: {', '.join(f'{field} {value}' for field, value in fields.items())}"
+                for name, fields in (settings["variants"] or {}).items()]  # fmt: skip
     return {
         "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that comes with CPython",
-        "data": _data_words(results["data"]),
-        "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, "
-        f"vocabulary {results['data']['vocabulary']:,}",
-        "model": _model_words(results, settings),
-        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {_rate_words(results, settings)} "
-        f"({_schedule_words(settings)}), weight decay {settings['weight_decay']:g}; storage {settings['storage']}",
-        **_variant_words(settings),
-        "ties": f"{settings['ties']}, gradient {settings['gradient']}, moments {settings['moments']}, "
-        f"start {settings['start']}, details {settings['details']}",
-        "agent": f"{settings['layers'] - 1} actions per episode, k = {settings['k']} batches per action, "
-        f"reward {settings['reward']}, epsilon at least {settings['epsilon_floor']:g}",
+        "data": f"tokens: {', '.join(splits)}; fingerprint {data['fingerprint'][:16]}",
+        "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, vocabulary {data['vocabulary']:,}",
+        "model": listed("architecture", "objective", "layers", "width", "heads", "context", "dropout") + "".join(counts),
+        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {_rate_words(results, settings)}, "
+        + listed("schedule", "warm_up", "weight_decay", "storage"),
+        **({"variants": "; ".join(variants)} if variants else {}),
+        "ties": listed("ties", "gradient", "moments", "start", "details"),
+        "agent": f"{settings['layers'] - 1} actions per episode, {listed('k', 'reward', 'epsilon_floor')}",
         "departures": DEPARTURES,
         "seeds": f"{len(results['seeds'])}; all methods of a seed see the same batches",
         "equal steps": "validation blocks select the best step of each model; its losses are those of the whole splits",
-        "equal time": _equal_time_words(results["equal_time_s"]),
+        "equal time": "loss on validation blocks when the fastest method of the seed finished its steps"
+        f"{f' ({seconds})' if seconds else ''}, interpolated in time between validations",
         "time of a step": TIME_OF_A_STEP,
         "claims": "the paper reports those marked as reported; the others are ours",
         "source": SOURCE,
@@ -168,42 +171,6 @@ def _rate_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 def _factor_words(factor: float) -> str:
     """Return the factor of the embedding tables' learning rate in words, "" if it is 1."""
     return "" if factor == 1 else f", times {factor:g} for the embedding tables"
-
-
-def _schedule_words(settings: Mapping[str, Any]) -> str:
-    warm = f"rising over the first {counted(settings['warm_up'], 'step')}, then " if settings["warm_up"] else ""
-    return f"{warm}{'falling to 0 as a cosine' if settings['schedule'] == 'cosine' else 'constant'}"
-
-
-def _variant_words(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return what defines each variant, if the run has any."""
-    described = (
-        f"{name}: {', '.join(f'{field} {value}' for field, value in fields.items())}"
-        for name, fields in (settings["variants"] or {}).items()
-    )
-    return {"variants": "; ".join(described)} if settings["variants"] else {}
-
-
-def _data_words(data: Mapping[str, Any]) -> str:
-    splits = [f"{part['tokens']:,} ({part['words']:,} words) for {name}" for name, part in data["splits"].items()]
-    return f"tokens: {', '.join(splits)}; fingerprint {data['fingerprint'][:16]}"
-
-
-def _model_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    counts = {name.replace("_", " "): value for name, value in results["model"].items() if name not in settings}
-    return (
-        f"{settings['architecture']}, {_shape(settings)}, {settings['heads']} heads, context {settings['context']:,}, dropout "
-        f"{settings['dropout']:g}, {settings['objective']}{''.join(f'; {name} {value:,}' for name, value in counts.items())}"
-    )
-
-
-def _equal_time_words(budgets: Sequence[float]) -> str:
-    seconds = ", ".join(f"{shown(budget, ',.0f')} s" for budget in budgets)
-    return (
-        "loss on validation blocks when the fastest method of the seed finished its steps"
-        f"{f' ({seconds})' if seconds else ''}, interpolated in time between validations; the time of a step is the median "
-        "over all steps of its method with the same number of distinct layers, in all seeds"
-    )
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
