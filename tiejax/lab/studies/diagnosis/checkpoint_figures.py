@@ -53,12 +53,6 @@ def plot_all(results: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> li
             plot_cosines(results, curves, arrays),
         ),
         norms,
-        Plot(
-            "canonical",
-            "Canonical correlations of the two tables: how well each direction of one can be predicted linearly from the "
-            "other. Dotted: about the largest value for unrelated tables of this size.",
-            plot_canonical_correlations(results, arrays["canonical"]),
-        ),
     ]
 
 
@@ -93,19 +87,6 @@ def plot_cosines(results: Mapping[str, Any], curves: Mapping[str, Bands], arrays
         shares.legend(frameon=False, fontsize=8)
     by_rank.set_ylabel("cosine of a token's two rows")
     _label_ranks(by_rank, results)
-    return figure
-
-
-def plot_canonical_correlations(results: Mapping[str, Any], correlations: np.ndarray) -> Figure:
-    """Plot the canonical correlations in descending order, and the largest to expect for unrelated tables."""
-    figure, axes = figures.new_figure(1, 1, 6, 3.0)
-    panel = axes[0, 0]
-    panel.plot(np.arange(1, len(correlations) + 1), correlations, color=figures.BLUE, linewidth=2)
-    panel.axhline(results["canonical"]["largest_by_chance"], color="black", linewidth=0.9, linestyle=":")
-    panel.set_xlim(1, max(len(correlations), 2))
-    panel.set_ylim(0, 1.02)
-    panel.set_xlabel("pair of directions")
-    panel.set_ylabel("canonical correlation")
     return figure
 
 
