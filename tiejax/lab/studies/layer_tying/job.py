@@ -4,8 +4,6 @@ A model trains in groups of k steps. With an agent every group begins with an ac
 reward, computed from the loss of one more batch, on which the model is not trained.
 """
 
-import dataclasses
-import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +95,7 @@ def run_job(
         log = Log(records)
         on_steps(step, 0.0)
         on_saved(log.arrays())
-    model = _Model.from_host(layered, settings, job, data, saved, log)
+    model = _Model(layered, settings, job, data, saved, log)
     model.prepare()
     saved_at = time.perf_counter()
     while model.step < settings.steps:
@@ -146,45 +144,26 @@ def first_state(layered: Layered, settings: Settings, job: Job) -> SavedState:
     return SavedState(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))
 
 
-@dataclasses.dataclass
 class _Model:
     """A model in training: its state, ties, agent, best step and records."""
 
-    layered: Layered
-    settings: Settings
-    job: Job
-    data: Data
-    log: Log
-    step: int
-    ties: tying.LayerTies
-    state: LayeredState
-    agent: Agent | None
-    best: Best
-    rates: np.ndarray  # of every step
-    at_once: int = 1  # groups
-    validation_s: float = 0.0
-
-    @classmethod
-    def from_host(cls, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> "_Model":
-        """Restore a model from a checkpoint to its devices."""
-        agent = None
+    def __init__(self, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> None:
+        self.layered, self.settings, self.job, self.data, self.log = layered, settings, job, data, log
+        self.step, self.ties, self.best, self.rates = int(saved.step), saved.ties, saved.best, rates_of(settings)
+        self.state = layered.to_device(saved.state, saved.ties.owner)
+        self.root = jax.random.key(job.seed)
+        self.dropout = stream(self.root, "dropout")  # of which each step's key for dropout is made
+        self.agent: Agent | None = None
         if job.agent is not None and saved.learner is not None:
-            root, learner = jax.random.key(job.seed), layered.place(saved.learner)
-            floor = settings.epsilon_floor
-            agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
-        state = layered.to_device(saved.state, saved.ties.owner)
-        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best, rates_of(settings))
+            floor, learner = settings.epsilon_floor, layered.place(saved.learner)
+            self.agent = Agent(job.agent, settings.layers, floor, self.root, layered.place, learner, int(saved.actions))
+        self.at_once, self.validation_s = 1, 0.0  # groups, and seconds of validations
 
     def to_host(self) -> SavedState:
         """Return the model as a checkpoint stores it."""
         actions, learner = (self.agent.actions, jax.device_get(self.agent.learner)) if self.agent is not None else (0, None)
         step, number = (np.asarray(np.int64(count)) for count in (self.step, actions))
         return SavedState(step, number, self.ties, self.layered.to_host(self.state, self.ties.owner), learner, self.best)
-
-    @functools.cached_property
-    def dropout(self) -> jax.Array:
-        """The key from which each step's key for dropout is made."""
-        return stream(jax.random.key(self.job.seed), "dropout")
 
     @property
     def wiring(self) -> tying.Wiring:
@@ -199,8 +178,7 @@ class _Model:
         if self.agent is not None:
             self.agent.compile(self.ties.observation)
         if self.step == 0:
-            root = jax.random.key(self.job.seed)
-            self.layered.compile_for(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)
+            self.layered.compile_for(self.state, self.batches()[0], self.root, self.wiring)
             self._record_size()
             self.validate()
 

@@ -17,7 +17,7 @@ from tiejax.lab.reporting.sections import (
     reproduction,
     timing_words,
 )
-from tiejax.lab.reporting.words import counted, share
+from tiejax.lab.reporting.words import counted, number, share
 from tiejax.lab.studies.layer_tying.figures import MIB, Rows
 from tiejax.lab.studies.layer_tying.sizes import agent_parameters
 from tiejax.statistics.power import fewest_seeds
@@ -273,8 +273,8 @@ def memory(rows: Rows) -> Table:
     return ["method", *BYTES.values(), "together, maximum", "peak, maximum"], [
         [
             row["method"],
-            *(_mib(float(np.mean(row["bytes"][name]["seeds"]))) for name in BYTES),
-            *(_mib(max(row["bytes"][name]["largest"])) for name in ("stored_bytes", "peak_bytes")),
+            *(number(float(np.mean(row["bytes"][name]["seeds"])) / MIB) for name in BYTES),
+            *(number(max(row["bytes"][name]["largest"]) / MIB) for name in ("stored_bytes", "peak_bytes")),
         ]
         for row in rows
     ]
@@ -358,10 +358,6 @@ def perplexity(value: int | float | None) -> str:
 
 def _mean(values: Sequence[int | float | None], form: str) -> str:
     return shown(float(np.mean(np.array(values, dtype=float))), form)
-
-
-def _mib(size: int | float) -> str:
-    return shown(size / MIB, ",.1f" if size >= 10 * MIB else ",.2f")
 
 
 def _over_seeds(values: Mapping[str, Any]) -> str:
