@@ -42,7 +42,7 @@ class ModelName(NamedTuple):
     """One model of a run.
 
     rate: the learning rate, of models that choose it; None for the reported ones. factor: of the tables' rate, of models that
-    choose it. screens: whether it is trained for a part of the steps only (`short_run`).
+    choose it. screens: whether it is trained for a part of the steps only.
     """
 
     method: str
@@ -69,13 +69,6 @@ def weights_of(model: ModelName) -> str:
     return f"models/{name_of(model)}.safetensors"
 
 
-def short_run(settings: Settings) -> Settings:
-    """Return the settings of the models that screen pairs of rates, with a part of the steps and of the warm-up."""
-    assert settings.steps is not None
-    steps = short_of(settings.steps)
-    return dataclasses.replace(settings, steps=steps, warm_up=settings.warm_up * steps // settings.steps)
-
-
 class Jobs:
     """The queue of models of a run, with their progress; models of the same form share the compiled functions of a group.
 
@@ -89,7 +82,10 @@ class Jobs:
         assert launched.run is not None
         self._settings, self._text, self._directory = launched.settings, text, launched.run
         self._resume, self._console, self._tracker = launched.switches["resume"], console, launched.tracker
-        self._stop, self._short = stop, short_run(launched.settings)
+        whole = launched.settings
+        short = short_of(whole.steps)  # of the models that screen pairs of rates
+        self._short = dataclasses.replace(whole, steps=short, warm_up=whole.warm_up * short // whole.steps)
+        self._stop = stop
         self._lock = threading.Lock()  # guards the fields below, except `_data` and `_layered`, whose keys differ by thread
         self._data: dict[tuple[jax.Device, ...], Data] = {}
         self._layered: dict[tuple[tuple[jax.Device, ...], Form], Layered] = {}

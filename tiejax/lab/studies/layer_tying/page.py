@@ -291,13 +291,13 @@ def agents(by_name: Mapping[str, Mapping[str, Any]]) -> Table:
         last = slice(-max(1, len(agent["episode"]) // LAST_PART), None)
         distinct, reward, squared = (np.array(agent[part], float)[:, last] for part in ("distinct", "reward", "q_loss"))
         error = np.sqrt(squared)
+        errors = [float((error / np.abs(reward)).mean())]
+        if compared:
+            errors.append(float(np.mean(np.array(agent["value_error"], float))))
         rows.append([
             name, str(len(agent["episode"])), f"{distinct.mean():.1f}", shown(reward.mean(), ".3f"), shown(error.mean(), ".3f"),
-            "-" if np.isnan(error).any() else share(float((error / np.abs(reward)).mean())),
+            *("-" if math.isnan(value) else share(value) for value in errors),
         ])  # fmt: skip
-        if compared:
-            errors = agent["value_error"]
-            rows[-1].append("-" if None in errors else share(float(np.mean(errors))))
     columns = ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|"]
     return columns + ["|Q - return| / |return|"] * compared, rows
 
