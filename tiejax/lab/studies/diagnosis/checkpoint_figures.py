@@ -21,15 +21,11 @@ MAPPED = {
 
 def curves_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Bands]:
     """Return the bands over token rank for the figures. arrays: as in metrics.npz."""
-    ranks, counted = arrays["rank"], arrays["counted"]
-    curves = {"norm_input": bands_by_rank(arrays["norm_input"], ranks, counted)}
-    if "norm_output" in arrays:
-        scored = arrays["scored"]
-        curves["norm_output"] = bands_by_rank(arrays["norm_output"], ranks, counted)
-        for name in ("cosine_from_input", "cosine_from_output"):
-            curves[name] = bands_by_rank(arrays[name], ranks[scored], counted[scored])
-        if "cosine_as_is" in arrays:
-            curves["cosine_as_is"] = bands_by_rank(arrays["cosine_as_is"], ranks, counted)
+    curves = {}
+    for name in ("norm_input", "norm_output", *MAPPED):
+        if name in arrays:
+            chosen = arrays["scored"] if name.startswith("cosine_from") else slice(None)
+            curves[name] = bands_by_rank(arrays[name], arrays["rank"][chosen], arrays["counted"][chosen])
     return curves
 
 

@@ -66,12 +66,8 @@ def _stored(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _norm_rows(results: Mapping[str, Any]) -> list[list[str]]:
-    rows = []
-    for role, norms in results["norms"].items():
-        unseen = number(norms["unseen_median"])
-        levels = [number(norms[name]) for name in ("low", "median", "high")]
-        rows.append([role, *levels, number(norms["spearman"]), unseen, f"{norms['zero']:,}"])
-    return rows
+    names = ("low", "median", "high", "spearman", "unseen_median")
+    return [[role, *(number(norms[name]) for name in names), f"{norms['zero']:,}"] for role, norms in results["norms"].items()]
 
 
 def _scores(results: Mapping[str, Any]) -> list[list[str]]:

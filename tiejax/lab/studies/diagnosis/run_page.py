@@ -13,16 +13,8 @@ from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import count_true, number
+from tiejax.lab.studies.diagnosis.run import MEASURES
 
-# Measure -> column heading.
-EQUIVALENCE = {
-    "semantic_distance": "semantic",
-    "conditional_distance": "conditional",
-    "log_ratio_mean": "log ratio",
-    "score": "score",
-    "residual_rms": "residual",
-    "condition_number": "condition",
-}
 ALIGNMENT = {
     "identity": "identity",
     "procrustes": "Procrustes",
@@ -75,13 +67,13 @@ def _equivalence_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tab
         [
             name,
             row["set"],
-            *(number(row[measure]) for measure in EQUIVALENCE),
+            *(number(row[measure]) for measure in MEASURES),
             "; ".join(f"{case} {count}" for case, count in row["cases"].items()),
         ]
         for name, sets in by_arm.items()
         for row in sets
     ]
-    return ["arm", "pairs", *EQUIVALENCE.values(), "cases"], rows
+    return ["arm", "pairs", *(measure.replace("_", " ") for measure in MEASURES), "cases"], rows
 
 
 def _alignment_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:

@@ -88,7 +88,6 @@ def run_job(
     on_steps: progress callback, called with a number of new steps and the seconds they took. on_saved: called with the records
     of every checkpoint, including the one from which training resumes.
     """
-    assert settings.steps is not None
     saved, log = first_state(layered, settings, job), Log()
     if resume and checkpoints is not None and (restored := checkpoints.restore(saved)) is not None:
         step, saved, records = restored
@@ -98,9 +97,9 @@ def run_job(
     model = _Model(layered, settings, job, data, saved, log)
     model.prepare()
     saved_at = time.perf_counter()
-    while model.step < settings.steps:
+    while model.step < model.steps:
         on_steps(*(model.groups() if model.agent is None else model.group(model.agent)))
-        stopping, ended = stop_requested(), model.step == settings.steps
+        stopping, ended = stop_requested(), model.step == model.steps
         if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > settings.checkpoint_every):
             checkpoints.save(model.step, model.to_host(), log.arrays())
             on_saved(log.arrays())
@@ -150,6 +149,7 @@ class _Model:
     def __init__(self, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> None:
         self.layered, self.settings, self.job, self.data, self.log = layered, settings, job, data, log
         self.step, self.ties, self.best, self.rates = int(saved.step), saved.ties, saved.best, rates_of(settings)
+        self.steps = len(self.rates)
         self.state = layered.to_device(saved.state, saved.ties.owner)
         self.root = jax.random.key(job.seed)
         self.dropout = stream(self.root, "dropout")  # of which each step's key for dropout is made
@@ -191,14 +191,13 @@ class _Model:
 
         Returns the number of steps and their seconds. The batches are drawn before, as those of an agent are.
         """
-        assert self.settings.steps is not None
         k, losses = self.settings.k, list[jax.Array]()
         next_validation = self.step - self.step % self.settings.validate_every + self.settings.validate_every
-        steps = min(self.settings.steps, next_validation) - self.step
+        steps = min(self.steps, next_validation) - self.step
         batches = [self.batches(later) for later in range(min(self.at_once, math.ceil(steps / k)))]
         began = self.clock()
         for some in batches:
-            losses += self.train(some[: min(k, self.settings.steps - self.step)])
+            losses += self.train(some[: min(k, self.steps - self.step)])
         jax.block_until_ready(self.state)
         seconds = self.clock() - began
         self.at_once = groups_at_once(seconds / len(batches))
@@ -207,8 +206,7 @@ class _Model:
 
     def group(self, agent: Agent) -> tuple[int, float]:
         """Act, train k steps, and learn from the reward; return the number of steps and their seconds."""
-        assert self.settings.steps is not None
-        k, steps_left = self.settings.k, self.settings.steps - self.step
+        k, steps_left = self.settings.k, self.steps - self.step
         batches = self.batches()
         began = self.clock()  # includes the agent
         action = self.act(agent)
@@ -249,7 +247,7 @@ class _Model:
             )
             losses += new_losses
             self.step += len(some)
-            if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
+            if self.step % self.settings.validate_every == 0 or self.step == self.steps:
                 jax.block_until_ready(self.state)
                 self.validate()
         return losses

@@ -101,10 +101,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         reward: the agent's reward, computed from the loss of one more training batch after each action: negative-loss,
             negative-ppl (as in the paper), or clipped-ppl (as in the published code: clipped to [-10, 10], so that it is
             constant while perplexity is above 10)
-        details: own (the choices of this library), or published (those of the published code for a causal model: the end token
-            is the last target of every block, gradients are clipped by their norm + 1e-6, GPT-2 has one position more than the
-            context, held-out text is evaluated in batches of 10 blocks with equal weights, and the reward's batch may repeat
-            blocks that were just trained on)
+        details: own (the choices of this library), or published (those of the published code for a causal model, which
+            docs/results/layer_tying_details.md lists)
         moments: Adam's moments of a layer that becomes independent: copy (those of its owner) or zero; with --ties published
             every layer has separate moments throughout
         epsilon_floor: minimum probability of a random action; the probability is .95 to the power of the episode until it
