@@ -11,7 +11,7 @@ from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
-from tiejax.lab.studies.layer_tying.page import agents, published_tables, tables
+from tiejax.lab.studies.layer_tying.page import agents, tables
 from tiejax.statistics.arms import select_seeds
 from tiejax.statistics.claims import Claim, assess
 from tiejax.system.json_values import plain
@@ -133,24 +133,24 @@ def test_report_shows_continuations_whatever_the_tokens_spell(analysed, pictures
         },
     }
     html = page_of(analysed[0], pictures, generated=generated)
-    assert "Continuations of fixed prompts (seed 3)" in html
-    words = '<td class="words" style="white-space: pre-wrap">'
-    shown = ["&lt;script&gt;alert(1)&lt;/script&gt; `a` &amp; b", r"line\nend\x1b[31m\u202e\ud800", "  two  spaces"]
+    assert "Continuations of prompt 3 by models of seed 3 at temperature 0.8, which test no claim" in html
+    shown = ["&lt;script&gt;alert(1)&lt;/script&gt; &#39;a&#39; &amp; b", r"line\nend\x1b[31m\u202e\ud800", "  two  spaces"]
     for text in shown:
-        assert f"<td>untied</td><td>50 %</td>{words}{text}</td>" in html, text
-    assert html.count(f"<td>the text itself</td><td>75 %</td>{words}as written</td>") == 3
-    assert html.count(f"<td>all-one</td><td>-</td>{words}none: x.safetensors is &lt;damaged&gt;</td>") == 3
-    assert "the &lt;b&gt;</th>" in html
-    assert r">\n</th>" in html
+        assert f"<td>untied</td><td>50 %</td><td><code>{text}</code></td>" in html, text
+    assert html.count("<td>the text itself</td><td>75 %</td><td><code>as written</code></td>") == 3
+    assert html.count("<td>all-one</td><td>-</td><td><code>none: x.safetensors is &lt;damaged&gt;</code></td>") == 3
+    assert "<code>the &lt;b&gt;</code></th>" in html
+    assert r"<code>\n</code></th>" in html
     for hidden in ("<script>", "\x1b", "\u202e", "\ud800"):
         assert hidden not in html
     assert "Continuations" not in page_of(analysed[0], pictures)
-    columns, rows = published_tables(analysed[0] | {"generated": generated})["Continuations of prompt 2"]
-    assert columns == ["method", "share of distinct tokens", r"continuation of `` \n ``"]
+    found = tables(analysed[0] | {"tuning": {}, "generated": generated})
+    ((columns, rows),) = [table for title, table in found.items() if title.startswith("Continuations of prompt 2 ")]
+    assert columns == ["method", "share of distinct tokens", r"continuation of `\n`"]
     assert rows == [
-        ["the text itself", "75 %", "`` as written ``"],
-        ["untied", "50 %", r"`` line\nend\x1b[31m\u202e\ud800 ``"],
-        ["all-one", "-", "`` none: x.safetensors is <damaged> ``"],
+        ["the text itself", "75 %", "`as written`"],
+        ["untied", "50 %", r"`line\nend\x1b[31m\u202e\ud800`"],
+        ["all-one", "-", "`none: x.safetensors is <damaged>`"],
     ]
 
 

@@ -23,7 +23,6 @@ from tiejax.lab.studies.layer_tying.sizes import agent_parameters
 from tiejax.statistics.power import fewest_seeds
 from tiejax.system.visible import visible
 
-PACKAGE, TEMPLATE = "tiejax.lab.studies.layer_tying", "report.html.j2"
 QUESTION = (
     "Which layers of a transformer can share weights, at what cost, and with how much less memory: those of a fixed map, with "
     "or without a low-rank adaptation of each layer, or those that an agent chooses, which decides for each layer in turn, "
@@ -80,10 +79,6 @@ def page(run: RunOnPage) -> str:
         figures=run.pictures,
         numbers=tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
-        package=PACKAGE,
-        template=TEMPLATE,
-        generated=results.get("generated"),  # only of causal models
-        continuations=continuations(results["generated"]) if "generated" in results else [],
     )
 
 
@@ -189,7 +184,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of the report by title: methods, agents, learning rates, seeds, maps."""
+    """Return the tables of the report by title: methods, agents, learning rates, seeds, maps, continuations."""
     if not results["seeds"]:
         return {}
     rows, seeds = results["methods"], results["seeds"]
@@ -202,22 +197,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
         **({f"Learning rates, chosen on seeds {tuned} only": rates_table(results["tuning"])} if tuned else {}),
         "Every seed": by_seed(rows, seeds),
         "Final maps: for each layer, the layer whose weights it uses": maps(rows, seeds),
-    }
-
-
-def published_tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of the report by title, and the continuations of each prompt, as code in Markdown."""
-
-    def code(text: str) -> str:
-        return f"`` {text} ``"
-
-    found = continuations(results["generated"]) if "generated" in results else []
-    return tables(results) | {
-        f"Continuations of prompt {number}": (
-            ["method", "share of distinct tokens", f"continuation of {code(prompt)}"],
-            [[method, distinct, code(text)] for method, distinct, text in rows],
-        )
-        for number, (prompt, rows) in enumerate(found, 1)
+        **(continuations(results["generated"]) if "generated" in results else {}),  # of causal models
     }
 
 
@@ -331,19 +311,26 @@ def maps(rows: Rows, seeds: Sequence[int]) -> Table:
     return ["layer", *map(str, range(len(final[0]) - 1))], final
 
 
-def continuations(generated: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
-    """Return each prompt with the rows of its continuations: method, share of distinct tokens, text with line ends as `\\n`."""
-    writers = {"the text itself": generated["text"], **generated["methods"]}
+def continuations(generated: Mapping[str, Any]) -> dict[str, Table]:
+    """Return a table for each prompt with the continuations of all methods, as code, with line ends as `\\n`."""
+
+    def code(text: str) -> str:
+        return "`" + visible(text).replace("`", "'") + "`"
 
     def row(name: str, found: Mapping[str, Any], prompt: int) -> list[str]:
         if "problem" in found:
-            return [name, "-", f"none: {found['problem']}"]
-        return [name, share(found["distinct"]), visible(found["continuations"][prompt])]
+            return [name, "-", code(f"none: {found['problem']}")]
+        return [name, share(found["distinct"]), code(found["continuations"][prompt])]
 
-    return [
-        (visible(text), [row(name, found, prompt) for name, found in writers.items()])
-        for prompt, text in enumerate(generated["prompts"])
-    ]
+    writers = {"the text itself": generated["text"], **generated["methods"]}
+    how = f"by models of seed {generated['seed']} at temperature {generated['temperature']}, which test no claim"
+    return {
+        f"Continuations of prompt {place + 1} {how}": (
+            ["method", "share of distinct tokens", f"continuation of {code(prompt)}"],
+            [row(name, found, place) for name, found in writers.items()],
+        )
+        for place, prompt in enumerate(generated["prompts"])
+    }
 
 
 def shown(value: int | float | None, form: str) -> str:
