@@ -27,8 +27,7 @@ WITHDRAWN, QUESTIONS = ROOT / "docs" / "withdrawn.json", ROOT / "docs" / "questi
 EVIDENCE, EVIDENCE_DETAILS = ROOT / "docs" / "evidence.md", ROOT / "docs" / evidence.DETAILS
 SCORECARD = ROOT / "docs" / "scorecard.md"
 FIGURE = ROOT / "docs" / "finding.svg"
-# Study (`doses`, `variants`: EXor with --doses, --variants) -> the module whose `tables` returns the tables of the report;
-# a function `published_tables` adds those that are only published.
+# Study (`doses`, `variants`: EXor with --doses, --variants) -> the module whose `tables` returns the tables of the report.
 TABLES = {
     "exor": "tiejax.lab.studies.exor.page",
     "doses": "tiejax.lab.studies.exor.dose_page",
@@ -70,8 +69,7 @@ def add(run: Path, name: str, command: str, figure: str | None) -> None:
     results, facts = (json.loads((run / f"{name}.json").read_text()) for name in ("results", "environment"))
     study = next((name for name in ("doses", "variants") if name in results), results["experiment"])
     module = importlib.import_module(TABLES[study])
-    tables = getattr(module, "published_tables", module.tables)(results)
-    entry = published.published_run(results, facts, tables, command, figure)
+    entry = published.published_run(results, facts, module.tables(results), command, figure)
     (FOLDER / name).write_text(published.dumps(entry) + "\n")
 
 

@@ -102,7 +102,7 @@ def test_degenerate_tables(tmp_path, name):
         options["corpus"] = str(tmp_path / "t.txt")
     results, arrays = results_of(make(tmp_path / "c", dict(zip(NAMES, (first, second), strict=True)), tokens=TOKENS), **options)
     assert json.loads(json.dumps(results, allow_nan=False)) == results
-    assert len(checkpoint_figures.plot_all(results, arrays)) == 3
+    assert len(checkpoint_figures.plot_all(results, arrays)) == 2
     assert len(verdict(results)) >= 5
     if name == "output of zeros":
         assert results["alignment"]["identity"] is None

@@ -15,7 +15,6 @@ from tiejax.lab.reporting.words import about, cells, remarks
 from tiejax.system.visible import visible_lines
 
 CODE = re.compile("`([^`\n]+)`")
-PACKAGE, TEMPLATE = "tiejax.lab.reporting", "page.html.j2"
 CSS_PIXELS_PER_INCH = 112  # more than the nominal 96, so that lettering in figures matches the size of the page's text
 
 
@@ -29,18 +28,14 @@ def render(
     figures: Sequence[tuple[str, Path]],
     numbers: Mapping[str, Sequence[Any]],
     reproduce: Mapping[str, str],
-    package: str = PACKAGE,
-    template: str = TEMPLATE,
-    **more: Any,
 ) -> str:
     """Return the HTML page. Text in backticks becomes code, except in `reproduce`.
 
     finding: sentences that summarise the verdicts. setting: description of the run, by name. claims: heading -> rows returned
     by `statistics.claims.assess`. figures: (caption, PNG file); the first one follows the finding. numbers: heading ->
     (columns, rows). reproduce: command, settings and environment of the run, by name.
-    template: a file in `package` that extends `page.html.j2` and may use the variables in `more`.
     """
-    return _template(package, template).render(
+    return _template().render(
         title=title,
         question=question,
         finding=finding,
@@ -50,7 +45,6 @@ def render(
         figures=[picture(caption, png, f"figure-{number}") for number, (caption, png) in enumerate(figures, 1)],
         numbers=numbers,
         reproduce=reproduce,
-        **more,
     )
 
 
@@ -103,10 +97,10 @@ def _panels(png: bytes) -> list[list[int]]:
     return boxes
 
 
-def _template(package: str, name: str) -> jinja2.Template:
-    """Return a template that escapes its values, including control characters, and raises if a variable is missing."""
+def _template() -> jinja2.Template:
+    """Return the template, which escapes its values, including control characters, and raises if a variable is missing."""
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(each, "") for each in (package, PACKAGE)]),
+        loader=jinja2.PackageLoader("tiejax.lab.reporting", ""),
         autoescape=True,
         finalize=_visible,
         undefined=jinja2.StrictUndefined,
@@ -115,7 +109,7 @@ def _template(package: str, name: str) -> jinja2.Template:
     )
     environment.globals.update(about=about, cells=cells, remarks=remarks)
     environment.filters.update(prose=_prose, plain=_plain)
-    return environment.get_template(name)
+    return environment.get_template("page.html.j2")
 
 
 def _visible(value: Any) -> Any:

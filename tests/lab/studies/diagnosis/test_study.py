@@ -81,10 +81,10 @@ def test_untied_checkpoint(here, command):
 
     page = (here / "found/report.html").read_text()
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", page)
-    assert page.count("data:image/png;base64,") == 3
+    assert page.count("data:image/png;base64,") == 2
     assert verdict(results)[0] in page
     assert {path.name for path in (here / "found/figures").iterdir()} == {
-        f"{name}.{kind}" for name in ("norms", "cosines", "canonical") for kind in ("png", "pdf")
+        f"{name}.{kind}" for name in ("norms", "cosines") for kind in ("png", "pdf")
     }
 
 

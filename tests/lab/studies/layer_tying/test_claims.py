@@ -148,9 +148,10 @@ def test_equal_shares_of_copies_in_every_seed_are_decided():
         "equal_time_loss": [2.0] * 8,
         "replicated": [10 / 12] * 8,
         "distinct_in_training": [2.0] * 8,
-        "bytes": {"stored_bytes": {kind: [1.0] * 8 for kind in ("seeds", "largest")}},
+        "bytes": {"stored_bytes": {kind: [1.0] * 8 for kind in ("seeds", "largest")}, "parameter_bytes": {"seeds": [1.0] * 8}},
     }
-    untied = row | {"method": "untied", "bytes": {"stored_bytes": {kind: [4.0] * 8 for kind in ("seeds", "largest")}}}
+    untied_bytes = row["bytes"] | {"stored_bytes": {kind: [4.0] * 8 for kind in ("seeds", "largest")}}
+    untied = row | {"method": "untied", "bytes": untied_bytes}
     found = {row["id"]: row for row in assess(claims.claims([row, untied], {}))}
     for name in ("replicated/agent", "memory/mean"):
         assert (found[name]["verdict"], found[name]["p"]) == ("supported", 2**-7)

@@ -11,7 +11,7 @@ from tiejax.lab.studies.layer_tying.analysis import analyse
 def test_figures_show_the_maps_and_every_seed():
     findings, runs = analyse(run(), SIZES, TOKENS_PER_WORD)
     shown = {plot.name: plot.figure for plot in figures.plot_all(runs, findings)}
-    assert list(shown) == ["bytes", "methods", "map", "learning", "agent", "maps"]
+    assert list(shown) == ["bytes", "map", "learning", "agent"]
     dots = {line.get_label(): line for line in shown["bytes"].axes[0].lines[:3]}
     np.testing.assert_allclose(dots["agent"].get_ydata(), np.log([4, 4]))
     np.testing.assert_allclose(dots["agent"].get_xdata(), np.array([520, 440]) / 2**20)
@@ -26,29 +26,19 @@ def test_figures_show_the_maps_and_every_seed():
     np.testing.assert_allclose(over_time.lines[0].get_xdata(), [2, 4])
     np.testing.assert_allclose(over_steps.lines[5].get_ydata(), np.exp([2.85, 1.85]))  # the agent, the mean of nats
     np.testing.assert_allclose(over_time.lines[5].get_xdata(), [2.5, 5.5])  # 3 and 2 s, 7 and 4 s
-    perplexity, memory, seconds = shown["methods"].axes
-    np.testing.assert_allclose(perplexity.lines[0].get_xdata(), [8, 2])
-    np.testing.assert_allclose(memory.lines[1].get_xdata(), np.array([1920, 1760]) / 2**20)
-    np.testing.assert_allclose(seconds.lines[2].get_xdata(), [0.75, 2])
     assert [len(panel.lines) for panel in shown["agent"].axes] == [3, 3, 3, 2]
-    cells = shown["maps"].axes[0]
-    labels = [label.get_text() for label in cells.get_yticklabels()]
-    assert labels == ["untied", "agent, seed 3", "agent, seed 5", "all-one"]
-    written = np.array([text.get_text() for text in cells.texts]).reshape(4, LAYERS)
-    assert written.tolist() == [list("0123"), list("0120"), list("0000"), list("0000")]
 
 
 def test_figures_of_losses_have_the_line_of_the_bigram():
     findings, runs = analyse(run(), SIZES, TOKENS_PER_WORD)
     losses = {"test": np.log(32.0), "validation": 3.0, "selection": np.log(64.0)}
     shown = {plot.name: plot for plot in figures.plot_all(runs, findings, {"seed": 3, "losses": losses})}
-    for name, panel, value in (("bytes", 0, np.log(32)), ("learning", 0, 64), ("learning", 1, 64), ("methods", 0, 32)):
+    for name, panel, value in (("bytes", 0, np.log(32)), ("learning", 0, 64), ("learning", 1, 64)):
         panel = shown[name].figure.axes[panel]
         (line,) = (line for line in panel.lines if line.get_label() == "bigram")
-        found = line.get_xdata() if name == "methods" else line.get_ydata()
-        np.testing.assert_allclose(found, value)
+        np.testing.assert_allclose(line.get_ydata(), value)
         assert line.get_linestyle() == ":"
-        low, high = panel.get_xlim() if name == "methods" else panel.get_ylim()
+        low, high = panel.get_ylim()
         assert low <= value <= high
         assert "Dotted: a bigram model" in shown[name].caption
 

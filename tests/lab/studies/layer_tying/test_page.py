@@ -11,7 +11,7 @@ from tiejax.lab.reporting.finding import tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.studies.layer_tying import figures, page
 from tiejax.lab.studies.layer_tying.analysis import analyse
-from tiejax.lab.studies.layer_tying.page import agents, published_tables, tables
+from tiejax.lab.studies.layer_tying.page import agents, tables
 from tiejax.statistics.arms import select_seeds
 from tiejax.statistics.claims import Claim, assess
 from tiejax.system.json_values import plain
@@ -44,7 +44,6 @@ def page_of(findings, pictures, later=None, **changed):
             "splits": {"train": {"tokens": 1234567, "words": 987654}, "test": {"tokens": 4321, "words": 3210}},
         },
         "steps": STEPS,
-        "sizes": SIZES,
         "rates": {},
         "tuning": {},
         "tuning_seeds": [],
@@ -67,11 +66,11 @@ def page_of(findings, pictures, later=None, **changed):
 def test_report_shows_settings_claims_and_tables(analysed, pictures):
     findings = analysed[0]
     html = page_of(findings, pictures)
-    assert html.count('src="picture"') == 6
+    assert html.count('src="picture"') == 4
     for text in (
         "Dynamic layer tying: gpt2, 4 layers of width 128", "wikitext-2", "1,234,567 (987,654 words) for train", "ab12cd",
-        "byte-level BPE trained on the corpus, vocabulary 4,096", "2 heads, context 64, dropout 0.2, causal; feed forward 512",
-        "3 actions per episode, k = 1 batches per action, reward negative-loss, epsilon at least 0.05",
+        "byte-level BPE trained on the corpus, vocabulary 4,096", "heads 2, context 64, dropout 0.2, feed forward 512",
+        "3 actions per episode, k 1, reward negative-loss, epsilon floor 0.05",
         "resolved, gradient all, moments copy, start tied, details own", "storage compact",
         "finished its steps (4 s, 4 s)", "arXiv:2401.12819", "steps: 4",
         "without their networks, 1,930 parameters each",  # (4 + 1) 128 + (128 + 1) 10
@@ -104,7 +103,7 @@ def test_report_names_chosen_rates_and_variants(analysed, pictures):
     assert words in html
     assert "<td>shared</td><td>0.004 (chosen)</td><td>5.2500</td><td>5.2000, 5.3000</td>" in html
     assert "low: map cycle, lora_rank 2" in html
-    assert "8 blocks, learning rate 0.001 (constant), weight" in page_of(analysed[0], pictures)
+    assert "8 blocks, learning rate 0.001, schedule constant, warm up 0, weight decay 0.01" in page_of(analysed[0], pictures)
 
 
 def test_report_shows_the_grid_of_rates_and_factors(analysed, pictures):
@@ -118,7 +117,7 @@ def test_report_shows_the_grid_of_rates_and_factors(analysed, pictures):
     assert "<td>untied</td><td>0.002</td><td>1</td><td>6.0000</td><td>-</td><td>-</td>" in html
     assert "<td>untied</td><td>0.002 (chosen)</td><td>2</td><td>5.8000</td><td>5.2500</td><td>5.2000, 5.3000</td>" in html
     fixed = page_of(analysed[0], pictures, later={"table_rate": 4.0})
-    assert "8 blocks, learning rate 0.001, times 4 for the embedding tables (constant), weight" in fixed
+    assert "8 blocks, learning rate 0.001, times 4 for the embedding tables, schedule constant" in fixed
 
 
 def test_report_shows_continuations_whatever_the_tokens_spell(analysed, pictures):
@@ -134,24 +133,24 @@ def test_report_shows_continuations_whatever_the_tokens_spell(analysed, pictures
         },
     }
     html = page_of(analysed[0], pictures, generated=generated)
-    assert "Continuations of fixed prompts (seed 3)" in html
-    words = '<td class="words" style="white-space: pre-wrap">'
-    shown = ["&lt;script&gt;alert(1)&lt;/script&gt; `a` &amp; b", r"line\nend\x1b[31m\u202e\ud800", "  two  spaces"]
+    assert "Continuations of prompt 3 by models of seed 3 at temperature 0.8, which test no claim" in html
+    shown = ["&lt;script&gt;alert(1)&lt;/script&gt; &#39;a&#39; &amp; b", r"line\nend\x1b[31m\u202e\ud800", "  two  spaces"]
     for text in shown:
-        assert f"<td>untied</td><td>50 %</td>{words}{text}</td>" in html, text
-    assert html.count(f"<td>the text itself</td><td>75 %</td>{words}as written</td>") == 3
-    assert html.count(f"<td>all-one</td><td>-</td>{words}none: x.safetensors is &lt;damaged&gt;</td>") == 3
-    assert "the &lt;b&gt;</th>" in html
-    assert r">\n</th>" in html
+        assert f"<td>untied</td><td>50 %</td><td><code>{text}</code></td>" in html, text
+    assert html.count("<td>the text itself</td><td>75 %</td><td><code>as written</code></td>") == 3
+    assert html.count("<td>all-one</td><td>-</td><td><code>none: x.safetensors is &lt;damaged&gt;</code></td>") == 3
+    assert "<code>the &lt;b&gt;</code></th>" in html
+    assert r"<code>\n</code></th>" in html
     for hidden in ("<script>", "\x1b", "\u202e", "\ud800"):
         assert hidden not in html
     assert "Continuations" not in page_of(analysed[0], pictures)
-    columns, rows = published_tables(analysed[0] | {"sizes": SIZES, "generated": generated})["Continuations of prompt 2"]
-    assert columns == ["method", "share of distinct tokens", r"continuation of `` \n ``"]
+    found = tables(analysed[0] | {"tuning": {}, "generated": generated})
+    ((columns, rows),) = [table for title, table in found.items() if title.startswith("Continuations of prompt 2 ")]
+    assert columns == ["method", "share of distinct tokens", r"continuation of `\n`"]
     assert rows == [
-        ["the text itself", "75 %", "`` as written ``"],
-        ["untied", "50 %", r"`` line\nend\x1b[31m\u202e\ud800 ``"],
-        ["all-one", "-", "`` none: x.safetensors is <damaged> ``"],
+        ["the text itself", "75 %", "`as written`"],
+        ["untied", "50 %", r"`line\nend\x1b[31m\u202e\ud800`"],
+        ["all-one", "-", "`none: x.safetensors is <damaged>`"],
     ]
 
 
@@ -170,7 +169,7 @@ def test_one_seed_without_agents(pictures):
     assert [row["id"] for row in findings["claims"]] == ["from-untied/all-one"]
     assert findings["agents"] == {}
     assert rows["untied"]["test_perplexity"] == {"seeds": pytest.approx([8]), "mean": pytest.approx(8), "interval": None}
-    assert [plot.name for plot in figures.plot_all(runs, findings)] == ["bytes", "methods", "learning", "maps"]
+    assert [plot.name for plot in figures.plot_all(runs, findings)] == ["bytes", "learning"]
     html = page_of(findings, [])
     assert "<td>untied</td><td>54.60</td><td>8.00</td><td>22.63</td><td>8.17</td>" in html
     assert "nan" not in html
@@ -179,7 +178,7 @@ def test_one_seed_without_agents(pictures):
 
 def results_with(differences, seeds, **perplexities):
     """Return results with claims on these differences, as (estimand, sign, values), and perplexities by method."""
-    methods = [{"method": name.replace("_", "-"), "test_perplexity": {"mean": value}} for name, value in perplexities.items()]
+    methods = [{"method": name, "test_perplexity": {"mean": value}} for name, value in perplexities.items()]
     rows = assess(
         [Claim(name, "Some words.", words, np.array(values), sign) for name, (words, sign, values) in differences.items()]
     )
@@ -194,25 +193,18 @@ def test_finding_follows_the_verdicts():
             "learns/random-agent": ("the loss of chance", -1, [0.25, -0.25] * 4),
             "memory/mean": ("the memory", -1, [-0.5] * 8),
         },
-        seeds=8, agent=109.4, random_agent=120.0, untied=84.44, cycle=92.0, sandwich=86.2,
-    )  # fmt: skip
-    answer, undecided, description, count = page.finding(found)
+        seeds=8,
+        agent=109.4,
+        untied=84.44,
+    )
+    answer, undecided, count = page.finding(found)
     assert answer == (
         'The loss of the agent is 0.25 [0.25, 0.25] (8 seeds); the claim "Some words" is contradicted. '
         "Some words: the memory is -0.5 [-0.5, -0.5] (8 seeds; supported)."
     )
     assert undecided == '"Some words" is not decided with 8 seeds: the loss of chance is 0 [-0.25, 0.25].'
-    assert description == (
-        "As a description (means of 8 seeds), test perplexities: the agent, 109.4; the untied method, 84.44; the random-agent "
-        "method, 120.0; sandwich, the fixed map with the lowest mean, 86.20."
-    )
     assert count == tally(found["claims"])
-    assert "cycle, the fixed map with the lowest mean, 92.00." in page.finding(found, ["sandwich"])[2]
-    alone = results_with({}, 1, agent=3.0, untied=2.0)
-    assert page.finding(alone) == [
-        "As a description (one seed), test perplexities: the agent, 3.00; the untied method, 2.00.",
-        tally([]),
-    ]
+    assert page.finding(results_with({}, 1, agent=3.0, untied=2.0)) == [tally([])]
 
 
 def test_finding_includes_the_claims_about_variants():
@@ -222,10 +214,9 @@ def test_finding_includes_the_claims_about_variants():
 
 def test_report_opens_with_the_finding(analysed, pictures):
     answer = page.finding(analysed[0])
-    assert len(answer) == 4
+    assert len(answer) == 3
     assert answer[1].startswith("It is not known whether the agent's values predict its returns")
     assert answer[0].count("not decided with 2 seeds") == 3
-    assert answer[2].endswith("the agent, 4.00; the untied method, 4.00; all-one, the fixed map with the lowest mean, 8.00.")
     html = html_text.unescape(page_of(analysed[0], pictures))
     assert all(f"<p>{sentence}</p>" in html for sentence in answer)
     assert html.index(answer[0]) < html.index("<h2>")
@@ -278,6 +269,6 @@ def test_an_agent_that_learns_is_named_only_if_its_values_predict_its_returns(er
 
 def test_table_of_learning_rates(analysed):
     tried = {"rates": [0.1, 0.2], "losses": [[5.0, None], [4.0, 4.5]], "best": 0.2, "at_edge": True, "method": "cycle"}
-    found = tables(plain(analysed[0]) | {"sizes": SIZES, "tuning": {"shared": tried}, "tuning_seeds": [7, 8]})
+    found = tables(plain(analysed[0]) | {"tuning": {"shared": tried}, "tuning_seeds": [7, 8]})
     _, rows = found["Learning rates, chosen on seeds 7, 8 only"]
     assert rows == [["shared", "0.1", "inf", "5.0000, inf"], ["shared", "0.2 (chosen)", "4.2500", "4.0000, 4.5000"]]

@@ -25,12 +25,14 @@ def closed_form(step, steps, warm_up, cosine, rate):
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize("warm_up", [0, 1, 4, 9])
 def test_rates_equal_the_closed_form(schedule, warm_up):
-    settings = Settings(steps=10, schedule=schedule, warm_up=warm_up).resolved()
+    settings = Settings(steps=10, schedule=schedule, warm_up=warm_up, learning_rate=0.02).resolved()
     expected = [closed_form(step, 10, warm_up, schedule == "cosine", 0.02) for step in range(10)]
-    np.testing.assert_allclose(rates_of(settings, 0.02), expected, rtol=1e-5, atol=1e-9)
-    both = Settings(steps=10, schedule=schedule, warm_up=warm_up, rates=[0.01, 0.02], table_factors=[1, 3]).resolved()
-    assert rates_of(both, 0.02).tolist() == [[rate, rate] for rate in rates_of(settings, 0.02).tolist()]
-    np.testing.assert_allclose(rates_of(both, 0.02, 3.0), np.outer(expected, [1, 3]), rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(rates_of(settings), expected, rtol=1e-5, atol=1e-9)
+    both = dataclasses.replace(settings, rates=[0.01, 0.02], table_factors=[1, 3])
+    assert rates_of(both).tolist() == [[rate, rate] for rate in rates_of(settings).tolist()]
+    np.testing.assert_allclose(
+        rates_of(dataclasses.replace(both, table_rate=3.0)), np.outer(expected, [1, 3]), rtol=1e-5, atol=1e-9
+    )
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def run(data):
 def test_run_writes_its_files(run):
     files = set(os.listdir(run))
     assert {"config.yaml", "data.json", "environment.json", "metrics.npz", "results.json", "report.html"} <= files
-    assert {path.stem for path in (run / "figures").glob("*.png")} == {"bytes", "map", "learning", "methods", "agent", "maps"}
+    assert {path.stem for path in (run / "figures").glob("*.png")} == {"bytes", "map", "learning", "agent"}
     assert not list((run / "checkpoints").iterdir())
     found, results = metrics(run), json.loads((run / "results.json").read_text())
     assert found["methods"].tolist() == ["agent", "random-agent", "untied", "mine", "copy", "low-rank", "found-map",
@@ -159,7 +159,7 @@ def test_every_model_continues_the_same_prompts(run, data):
     for found in (generated["text"], *generated["methods"].values()):
         assert len(found["continuations"]) == 3
         assert found["distinct"] * 24 == pytest.approx(round(found["distinct"] * 24))  # three times eight tokens
-    assert "Continuations of fixed prompts (seed 0)" in (run / "report.html").read_text()
+    assert "Continuations of prompt 3 by models of seed 0" in (run / "report.html").read_text()
 
 
 def test_models_with_shared_layers_continue_with_the_weights_in_their_files(run):

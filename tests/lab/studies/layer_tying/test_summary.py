@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from layer_runs import BY_NUMBER, SIZES, TOKENS_PER_WORD, findings_of, run
+from layer_runs import findings_of, run
 
-from tiejax.lab.studies.layer_tying.analysis import analyse, distinct_layers
+from tiejax.lab.studies.layer_tying.analysis import distinct_layers
 
 
 def test_perplexity_is_exp_of_mean_nats_with_a_t_interval():
@@ -52,11 +52,6 @@ def test_training_perplexity_is_over_the_last_steps():
     metrics["train_loss"][0, :, -1] = 2.0  # a tenth of four steps is one
     assert findings_of(metrics)[2]["untied"]["train_perplexity"]["mean"] == pytest.approx(np.exp(2))
     assert findings_of(metrics)[2]["agent"]["train_perplexity"]["mean"] == pytest.approx(np.exp(4))
-
-
-def test_missing_size_is_named():
-    with pytest.raises(ValueError, match="sizes: no entry for 3 distinct layers"):
-        analyse(run(), SIZES | {"agent": {n: BY_NUMBER[n] for n in (1, 2, 4)}}, TOKENS_PER_WORD)
 
 
 def test_distinct_layers_of_maps():

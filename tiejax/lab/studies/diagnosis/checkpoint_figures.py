@@ -21,15 +21,11 @@ MAPPED = {
 
 def curves_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Bands]:
     """Return the bands over token rank for the figures. arrays: as in metrics.npz."""
-    ranks, counted = arrays["rank"], arrays["counted"]
-    curves = {"norm_input": bands_by_rank(arrays["norm_input"], ranks, counted)}
-    if "norm_output" in arrays:
-        scored = arrays["scored"]
-        curves["norm_output"] = bands_by_rank(arrays["norm_output"], ranks, counted)
-        for name in ("cosine_from_input", "cosine_from_output"):
-            curves[name] = bands_by_rank(arrays[name], ranks[scored], counted[scored])
-        if "cosine_as_is" in arrays:
-            curves["cosine_as_is"] = bands_by_rank(arrays["cosine_as_is"], ranks, counted)
+    curves = {}
+    for name in ("norm_input", "norm_output", *MAPPED):
+        if name in arrays:
+            chosen = arrays["scored"] if name.startswith("cosine_from") else slice(None)
+            curves[name] = bands_by_rank(arrays[name], arrays["rank"][chosen], arrays["counted"][chosen])
     return curves
 
 
@@ -53,12 +49,6 @@ def plot_all(results: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> li
             plot_cosines(results, curves, arrays),
         ),
         norms,
-        Plot(
-            "canonical",
-            "Canonical correlations of the two tables: how well each direction of one can be predicted linearly from the "
-            "other. Dotted: about the largest value for unrelated tables of this size.",
-            plot_canonical_correlations(results, arrays["canonical"]),
-        ),
     ]
 
 
@@ -93,19 +83,6 @@ def plot_cosines(results: Mapping[str, Any], curves: Mapping[str, Bands], arrays
         shares.legend(frameon=False, fontsize=8)
     by_rank.set_ylabel("cosine of a token's two rows")
     _label_ranks(by_rank, results)
-    return figure
-
-
-def plot_canonical_correlations(results: Mapping[str, Any], correlations: np.ndarray) -> Figure:
-    """Plot the canonical correlations in descending order, and the largest to expect for unrelated tables."""
-    figure, axes = figures.new_figure(1, 1, 6, 3.0)
-    panel = axes[0, 0]
-    panel.plot(np.arange(1, len(correlations) + 1), correlations, color=figures.BLUE, linewidth=2)
-    panel.axhline(results["canonical"]["largest_by_chance"], color="black", linewidth=0.9, linestyle=":")
-    panel.set_xlim(1, max(len(correlations), 2))
-    panel.set_ylim(0, 1.02)
-    panel.set_xlabel("pair of directions")
-    panel.set_ylabel("canonical correlation")
     return figure
 
 

@@ -11,17 +11,13 @@ from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import duration, number
 from tiejax.system.memory import size_words
 
-PACKAGE, TEMPLATE = "tiejax.lab.studies.diagnosis", "checkpoint_page.html.j2"
 UNCOUNTED = "unknown: some shards were not downloaded, and their headers could not be read from the hub"
-CONFOUNDS = (
+LIMITS = (
     "A diagnosis describes two tables after one training run. It does not show how the other choice would train: if the answer "
-    "matters, train both with several seeds.",
-    "Weight decay acts once on a tied table and twice on an untied pair, and both roles of a tied table start at "
-    "one scale. Tied and untied models differ in both, which the tables do not show.",
-    "The gain of the last normalisation multiplies the columns of the output table, but is not part of it. The norms of the "
-    "two tables have different scales: compare how they change with rank, not their levels.",
-    "Rows of tokens that rarely occur are trained little in the input table, so that their initial values add to any distance "
-    "between the tables.",
+    "matters, train both with several seeds. Weight decay acts once on a tied table and twice on an untied pair, and both "
+    "roles of a tied table start at one scale. The gain of the last normalisation multiplies the columns of the output table, "
+    "but is not part of it: compare how norms change with rank, not their levels. Rows of tokens that rarely occur are trained "
+    "little in the input table, so that their initial values add to any distance between the tables."
 )
 
 
@@ -66,12 +62,8 @@ def _stored(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _norm_rows(results: Mapping[str, Any]) -> list[list[str]]:
-    rows = []
-    for role, norms in results["norms"].items():
-        unseen = number(norms["unseen_median"])
-        levels = [number(norms[name]) for name in ("low", "median", "high")]
-        rows.append([role, *levels, number(norms["spearman"]), unseen, f"{norms['zero']:,}"])
-    return rows
+    names = ("low", "median", "high", "spearman", "unseen_median")
+    return [[role, *(number(norms[name]) for name in names), f"{norms['zero']:,}"] for role, norms in results["norms"].items()]
 
 
 def _scores(results: Mapping[str, Any]) -> list[list[str]]:
@@ -105,29 +97,32 @@ def _tokens(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
-def numbers(results: Mapping[str, Any]) -> dict[str, tuple[str, list[str], list[list[str]]]]:
-    """Return the tables of the page: heading -> (text, columns, rows)."""
+def numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the tables of the page: heading -> (columns, rows)."""
     columns = ["table", "10 %", "median", "90 %", "Spearman with rank", "median of tokens not in the corpus", "rows of norm 0"]
-    norms = {"Norms of the rows": ("", columns, _norm_rows(results))}
+    norms = {"Norms of the rows": (columns, _norm_rows(results))}
     if results["fact"] != "untied":
         return norms
+    token_columns = ["token", "id", "rank", "count", "cosine, mapped", "cosine, unmapped", "norm, input", "norm, output"]
+    return norms | {
+        "Similarity of the two tables": (["score", "value", "95 % interval", "chance"], _scores(results)),
+        "Tokens with the least similar rows": (token_columns, _tokens(results["tokens"]["apart"])),
+        "Tokens with the most similar rows": (token_columns, _tokens(results["tokens"]["near"])),
+    }
+
+
+def _measures(results: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the scores of two different tables are."""
+    if results["fact"] != "untied":
+        return {}
     scored, rows = results["alignment"]["scored"], results["tables"]["input"]["shape"][0]
     sampled = "" if scored == rows else f" Maps are fitted to all {rows:,} tokens and scored on {scored:,} sampled ones."
     queries = results["neighbours"]["queries"]
-    words = (
-        "Cosine: the mean over tokens between the mapped row in one table and the row in the other. Procrustes and least "
-        "squares use centred tables, and are fitted to the tokens they are scored on, so that unrelated tables do not give 0."
-        f"{sampled} Neighbours: of {queries:,} tokens, by cosine, among all {rows:,}. Chance: the value for unrelated tables."
-    )
-    token_columns = ["token", "id", "rank", "count", "cosine, mapped", "cosine, unmapped", "norm, input", "norm, output"]
-    return norms | {
-        "Similarity of the two tables": (words, ["score", "value", "95 % interval", "chance"], _scores(results)),
-        "Tokens with the least similar rows": (
-            "Among the first 10,000 ranks. Mapped: the mean of both least-squares directions.",
-            token_columns,
-            _tokens(results["tokens"]["apart"]),
-        ),
-        "Tokens with the most similar rows": ("", token_columns, _tokens(results["tokens"]["near"])),
+    return {
+        "measures": "Cosine: the mean over tokens between the mapped row in one table and the row in the other. Procrustes and "
+        "least squares use centred tables, and are fitted to the tokens they are scored on, so that unrelated tables do not "
+        f"give 0.{sampled} Neighbours: of {queries:,} tokens, by cosine, among all {rows:,}. Chance: the value for unrelated "
+        "tables. Tokens: among the first 10,000 ranks, by the mean of the cosines in both least-squares directions."
     }
 
 
@@ -161,13 +156,10 @@ def page(run: RunOnPage) -> str:
         title=f"Input and output embeddings of {Path(results['checkpoint']).name or results['checkpoint']}",
         question="Should these embeddings be tied?",
         finding=verdict(results),
-        setting=_stored(results),
-        notes=_notes(results),
+        setting={**_stored(results), **_measures(results), "limits": LIMITS},
+        notes=[*_notes(results), *results["notes"]],
         claims={},
         figures=run.pictures,
         numbers=numbers(results),
         reproduce=reproduction(run.facts, run.settings_text),
-        package=PACKAGE,
-        template=TEMPLATE,
-        confounds=[*results["notes"], *CONFOUNDS],
     )

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
+from tiejax.checkpoints.diagnose.options import Options
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.diagnosis.open_run import open_run
@@ -61,19 +62,11 @@ def diagnose(
         DiagnosisError: if an argument or a run directory cannot be used
     """
     try:
-        settings = Settings(
-            checkpoint=os.fspath(folder),
-            corpus=corpus,
-            input_table=input_table,
-            output_table=output_table,
-            tokenizer=tokenizer,
-            neighbours=neighbours,
-            sample=sample,
-            seed=seed,
-        ).resolved()
+        options = Options(corpus, tokenizer, input_table, output_table, neighbours, sample, seed)
+        settings = Settings(os.fspath(folder), **options._asdict()).resolved()
         if is_run(settings.folder):
             return diagnose_run(open_run(settings, Console(silent=True)), settings)
-        return diagnose_checkpoint(os.fspath(folder), settings.options)[0]
+        return diagnose_checkpoint(os.fspath(folder), options)[0]
     except BadInput as error:
         # Messages for the command line spell the settings as flags.
         raise DiagnosisError(re.sub(r"(?<![\w/-])--(?=[a-z])", "", str(error))) from None

@@ -1,4 +1,4 @@
-"""The page of a run's diagnosis, and the verdict on tying its embeddings, from results.json."""
+"""The page of a run's diagnosis, its figure, and the verdict on tying its embeddings, from results.json."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,20 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.geometry.equivalence import THRESHOLD
+from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import count_true, number
+from tiejax.lab.studies.diagnosis.run import MEASURES
 
-# Measure -> column heading.
-EQUIVALENCE = {
-    "semantic_distance": "semantic",
-    "conditional_distance": "conditional",
-    "log_ratio_mean": "log ratio",
-    "score": "score",
-    "residual_rms": "residual",
-    "condition_number": "condition",
-}
 ALIGNMENT = {
     "identity": "identity",
     "procrustes": "Procrustes",
@@ -37,6 +32,20 @@ FAILS = {
 # having learnt which bit a context asks for.
 ACROSS, LEARNT = "a 0 and a 1", 2.0
 UNTESTED = "This describes these members; whether tying costs anything is not tested."
+
+SHOWN = 6  # arms in a figure
+# Positions in a panel, and the case of the distributional hypothesis (DH) there.
+CASES = (
+    (0.02, 0.97, "DH fails:\nsame meaning"),
+    (0.98, 0.97, "DH holds:\ndifferent"),
+    (0.98, 0.41, "DH fails:\nsame use"),
+    (0.02, 0.41, "DH holds:\nsame"),
+)
+CAPTION = (
+    "Effect of swapping two symbols on the predictions, in the input (semantic distance) and in the output (conditional "
+    "distance): mean Jensen-Shannon divergence, medians over pairs and seeds. The distributional hypothesis (DH) says that "
+    "both are small or both are large."
+)
 
 Table = tuple[list[str], list[list[str]]]  # columns, rows
 
@@ -58,13 +67,13 @@ def _equivalence_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Tab
         [
             name,
             row["set"],
-            *(number(row[measure]) for measure in EQUIVALENCE),
+            *(number(row[measure]) for measure in MEASURES),
             "; ".join(f"{case} {count}" for case, count in row["cases"].items()),
         ]
         for name, sets in by_arm.items()
         for row in sets
     ]
-    return ["arm", "pairs", *EQUIVALENCE.values(), "cases"], rows
+    return ["arm", "pairs", *(measure.replace("_", " ") for measure in MEASURES), "cases"], rows
 
 
 def _alignment_table(by_arm: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
@@ -149,3 +158,31 @@ def page(run: RunOnPage) -> str:
         numbers=numbers(results),
         reproduce=reproduction(run.facts, run.settings_text),
     )
+
+
+def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+    """Plot conditional against semantic distance (nats) of the sets of pairs, one panel per arm, with lines between cases."""
+    arms = list(results["equivalence"].items())[:SHOWN]
+    figure, axes = figures.grid(len(arms), 3, 3.6, 3.4, below=0.3)
+    for panel, (title, sets) in zip(axes, arms, strict=True):
+        measured = [row for row in sets if None not in (row["semantic_distance"], row["conditional_distance"])]
+        for place, row in enumerate(measured):
+            colour = figures.SERIES[place % len(figures.SERIES)]
+            distances = row["semantic_distance"], row["conditional_distance"]
+            panel.plot(*distances, "o", color=colour, markersize=8, label=row["set"])
+        panel.axvline(THRESHOLD, color="black", linewidth=0.8, linestyle=":")
+        panel.axhline(THRESHOLD, color="black", linewidth=0.8, linestyle=":")
+        panel.set_xscale("symlog", linthresh=THRESHOLD / 4, linscale=0.5)
+        panel.set_yscale("symlog", linthresh=THRESHOLD / 4, linscale=0.5)
+        panel.set_xlim(-THRESHOLD / 20, 1)
+        panel.set_ylim(-THRESHOLD / 20, 1)
+        for x, y, words in CASES:
+            along = "left" if x < 0.5 else "right"
+            panel.text(x, y, words, transform=panel.transAxes, fontsize=7, color="grey", ha=along, va="top")
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_ticks([0, 0.01, 0.1, 1], ["0", ".01", ".1", "1"])
+        panel.set_title(title)
+        panel.set_xlabel("semantic distance (nats)")
+        panel.set_ylabel("conditional distance (nats)")
+    figures.legend_below(figure, axes[0])
+    return [Plot("equivalence", CAPTION, figure)]

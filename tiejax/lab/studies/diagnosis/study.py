@@ -18,7 +18,7 @@ from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, run_figures, run_page
+from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, run_page
 from tiejax.lab.studies.diagnosis.open_run import open_run
 from tiejax.lab.studies.diagnosis.run import diagnose_run
 from tiejax.lab.studies.diagnosis.settings import STUDY, Settings, is_run
@@ -58,7 +58,7 @@ def _of_run(settings: Settings, console: Console) -> Diagnosis:
     opened = open_run(settings, console)
     with console.preparing() as progress:
         results = diagnose_run(opened, settings, progress)
-    return Diagnosis(results, {}, run_figures.plot_all(results), run_page.verdict(results), run_page.page)
+    return Diagnosis(results, {}, run_page.plot_all(results), run_page.verdict(results), run_page.page)
 
 
 def _of_checkpoint(settings: Settings, console: Console) -> Diagnosis:

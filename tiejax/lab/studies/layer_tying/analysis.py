@@ -45,50 +45,39 @@ def analyse(
     seeds whose models all stayed finite.
     Added to the arrays: validation_seconds `[method, seed, validation]` and, for runs with agents, `episode_arrays`.
     """
-    finite, seeds = finite_seeds(losses_by_step(metrics))
-    runs = select_seeds(metrics, finite, least_axes=2)
-    findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
-    diverged = np.asarray(~losses_by_step(metrics)["finite"].all(axis=2))
-    if not diverged.all():
-        findings["claims"] = assessed(metrics, diverged, sizes, tokens_per_word, variants or {}, looks, tested)
-    if not finite.any():
-        return findings, runs
-    seconds = seconds_of(runs["time_step"], runs["distinct"])
-    runs["validation_seconds"] = seconds[..., runs["validation_step"]]
-    equal = at_equal_time(seconds, runs["validation_step"], runs["validation_loss"])
-    findings["methods"] = summarise(runs, sizes, tokens_per_word, equal)
-    findings["equal_time_s"] = equal["budget"].tolist()
-    if len(runs.get("action_episode", ())):
-        runs |= episode_arrays(runs)
-        findings["agents"] = agents_over_episodes(runs)
-    return findings, runs
+    by_step = losses_by_step(metrics)
+    finite, seeds = finite_seeds(by_step)
+    diverged = np.asarray(~by_step["finite"].all(axis=2))
 
-
-def assessed(
-    metrics: Metrics,
-    diverged: np.ndarray,
-    sizes: Sizes,
-    tokens_per_word: Mapping[str, float],
-    variants: Mapping[str, Variant],
-    looks: Looks | None,
-    tested: bool,
-) -> list[dict[str, Any]]:
-    """Return the rows of all claims, tested at every look; arguments as in `analyse` and `with_diverged_replaced`."""
+    def summary(runs: Metrics) -> tuple[list[dict[str, Any]], np.ndarray, np.ndarray]:
+        """Return the rows of `summarise`, the seconds up to each step, and those of equal time."""
+        seconds = seconds_of(runs["time_step"], runs["distinct"])
+        equal = at_equal_time(seconds, runs["validation_step"], runs["validation_loss"])
+        return summarise(runs, sizes, tokens_per_word, equal), seconds, equal["budget"]
 
     def claims_of(number: int) -> list[Claim]:
         """Return the claims on the first seeds, which do not depend on later ones."""
         some = select_seeds(metrics, np.arange(len(metrics["seeds"])) < number, least_axes=2)
-        some = with_diverged_replaced(some, diverged[:, :number])
-        times = seconds_of(some["time_step"], some["distinct"])
-        at_time = at_equal_time(times, some["validation_step"], some["validation_loss"])
-        found = claims(summarise(some, sizes, tokens_per_word, at_time), variants)
+        found = claims(summary(with_diverged_replaced(some, diverged[:, :number]))[0], variants or {})
         return found if tested else untested(found)
 
-    if looks is not None and looks.planned:
-        rows = assess_in_looks(claims_of, looks.done, len(looks.planned))
-    else:
-        rows = assess(claims_of(len(metrics["seeds"])))
-    return [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in rows]
+    findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
+    if not diverged.all():
+        if looks is not None and looks.planned:
+            rows = assess_in_looks(claims_of, looks.done, len(looks.planned))
+        else:
+            rows = assess(claims_of(len(metrics["seeds"])))
+        findings["claims"] = [row | {"reported": row["id"].split("/")[0] in REPORTED} for row in rows]
+    runs = select_seeds(metrics, finite, least_axes=2)
+    if not finite.any():
+        return findings, runs
+    findings["methods"], seconds, budget = summary(runs)
+    findings["equal_time_s"] = budget.tolist()
+    runs["validation_seconds"] = seconds[..., runs["validation_step"]]
+    if len(runs.get("action_episode", ())):
+        runs |= episode_arrays(runs)
+        findings["agents"] = agents_over_episodes(runs)
+    return findings, runs
 
 
 def with_diverged_replaced(metrics: Metrics, diverged: np.ndarray) -> dict[str, np.ndarray]:
@@ -190,8 +179,6 @@ def _bytes(sizes: SizesOfMethod, distinct: np.ndarray) -> dict[str, Any]:
 def _by_size(sizes: SizesOfMethod, name: str, distinct: np.ndarray) -> np.ndarray:
     """Look up `name` in `sizes` for each number of distinct layers; returns an array of the shape of `distinct`."""
     visited, index = np.unique(distinct, return_inverse=True)
-    if missing := sorted(set(visited.tolist()) - set(sizes)):
-        raise ValueError(f"sizes: no entry for {missing[0]} distinct layers, which occurred in the run")
     return np.array([float(sizes[number][name]) for number in visited.tolist()])[index.reshape(distinct.shape)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tiejax.lab.reporting.words import share
 from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, AGENTS, NOT_STATIC
 from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.statistics.claims import Claim, Family, Goal
@@ -18,6 +19,11 @@ REPLICATED = 0.75  # the smallest share of copied layers that the paper reports
 MARGIN = 0.01  # nats per token
 CHOSEN_MAP = "sequence"  # the fixed map that a registered claim compares with the agent
 EQUAL_BYTES = 0.02  # the largest relative difference of bytes that count as equal
+LOSSES = {"test_loss": "test loss", "equal_time_loss": "validation loss at equal time"}
+LOWER = "{first} has a lower loss than {second}, with {bytes} of the bytes of {second}."
+NOT_WORSE = (
+    "{first}, whose parameters take {bytes} of the bytes of {second}, has a loss less than {margin:g} above that of {second}."
+)
 
 Rows = Mapping[str, Mapping[str, Any]]  # rows of `analysis.summarise` by method
 
@@ -30,95 +36,61 @@ def claims(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, Variant]) -
     The registered claims of the published configuration are few enough that its first look, at ten seeds, can decide each.
     """
     by_method = {row["method"]: row for row in rows}
-    every = [*_of_agents(by_method, variants), *_of_variants(by_method, variants), *_against_untied(by_method)]
-    every += _against_width(by_method, variants)
-    return [claim for claim in every if claim is not None]
-
-
-def _of_agents(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None]:
-    """Return the claims about agents and the maps that they found."""
-    tested, described = functools.partial(_less, rows), functools.partial(_less, rows, family="exploratory")
-    size_of = functools.partial(_size, rows)
-    # fmt: off
-    found = [
-        tested("perplexity/agent", ("agent", "untied"),
-               "After equally many steps the agent's loss is below the untied model's."),
-        described("perplexity-equal-time/agent", ("agent", "untied"),
-                  "After the same training time the agent's loss is below the untied model's.",
-                  value="equal_time_loss", words="validation loss at equal time"),
-        *_of_ties(rows),
-        tested("learns/found-map", ("found-map", "random-map"),
-               "The agent's map is better than a random map of the same size, both trained from scratch."),
-        described("learns/random-map", ("agent", "random-map"),
-                  "The agent's run is better than a random map of the same size."),
-        tested("learns/random-agent", ("agent", "random-agent"),
-               f"The agent, with {size_of('agent')}, is better than one that always ties at random, with "
-               f"{size_of('random-agent')}."),
-        described("retrained/found-map", ("found-map", "agent"),
-                  "The map that the agent found, trained from scratch, is better than the agent's run."),
+    return [
+        *_of_agents(by_method, variants),
+        *_of_variants(by_method, variants),
+        *_against_untied(by_method),
+        *_against_width(by_method, variants),
     ]
-    # fmt: on
+
+
+def _of_agents(rows: Rows, variants: Mapping[str, Variant]) -> Iterator[Claim]:
+    """Yield the claims about agents and the maps that they found."""
+    less = functools.partial(_less, rows)
+    lower = "the agent's loss is below the untied model's."
+    yield from less("perplexity/agent", "agent", "untied", f"After equally many steps {lower}", "registered")
+    words = f"After the same training time {lower}"
+    yield from less("perplexity-equal-time/agent", "agent", "untied", words, value="equal_time_loss")
+    if "agent" in rows:
+        yield from _of_ties(rows)
+    words = "The agent's map is better than a random map of the same size, both trained from scratch."
+    yield from less("learns/found-map", "found-map", "random-map", words, "registered")
+    yield from less("learns/random-map", "agent", "random-map", "The agent's run is better than a random map of the same size.")
+    words = "The agent, with {size}, is better than one that always ties at random, with {other_size}."
+    yield from less("learns/random-agent", "agent", "random-agent", words, "registered")
+    words = "The map that the agent found, trained from scratch, is better than the agent's run."
+    yield from less("retrained/found-map", "found-map", "agent", words)
+    words = "The agent, with {size} and {bytes} of the bytes of {second}, is better than this fixed map, with {other_size}."
     for name in rows:
         if name not in NOT_STATIC and name not in variants:
-            statement = (
-                f"The agent, with {size_of('agent')} and {_bytes(rows, 'agent', name)} of the bytes of {name}, is better than "
-                f"this fixed map, with {size_of(name)}."
-            )
-            found.append((tested if name == CHOSEN_MAP else described)(f"static/{name}", ("agent", name), statement))
-    return found
+            yield from less(f"static/{name}", "agent", name, words, "registered" if name == CHOSEN_MAP else "exploratory")
 
 
-def _of_variants(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None]:
-    """Return the claims of the variants' fields `better_than` and `not_worse_than`."""
-    found = []
+def _of_variants(rows: Rows, variants: Mapping[str, Variant]) -> Iterator[Claim]:
+    """Yield the claims of the variants' fields `better_than` and `not_worse_than`."""
     for name, variant in variants.items():
-        if (other := variant.better_than) is not None:
-            statement = f"{name} has a lower loss than {other}, with {_bytes(rows, name, other)} of the bytes of {other}."
-            found.append(_less(rows, f"better/{name}", (name, other), statement))
-        if (other := variant.not_worse_than) is not None:
-            size = f"whose parameters take {_bytes(rows, name, other)} of the bytes of {other}"
-            statement = f"{name}, {size}, has a loss less than {MARGIN:g} above that of {other}."
-            found.append(_less(rows, f"not-worse/{name}", (name, other), statement, "non-inferiority"))
-    return found
+        yield from _less(rows, f"better/{name}", name, variant.better_than, LOWER, "registered")
+        yield from _less(rows, f"not-worse/{name}", name, variant.not_worse_than, NOT_WORSE, "registered", "non-inferiority")
 
 
-def _against_untied(rows: Rows) -> list[Claim | None]:
-    """Return, for description, how far the loss of each method without an agent lies from that of the untied model."""
-    return [
-        _less(rows, f"from-untied/{name}", (name, "untied"), f"{name} has a lower loss than untied.", family="exploratory")
-        for name in rows
-        if name not in AGENTS and name != "untied"
-    ]
+def _against_untied(rows: Rows) -> Iterator[Claim]:
+    """Yield, for description, how far the loss of each method without an agent lies from that of the untied model."""
+    for name in rows:
+        if name not in AGENTS and name != "untied":
+            yield from _less(rows, f"from-untied/{name}", name, "untied", "{first} has a lower loss than {second}.")
 
 
-def _against_width(rows: Rows, variants: Mapping[str, Variant]) -> list[Claim | None]:
-    """Return, for description, the losses of fixed maps less that of a variant of another width that has as many bytes."""
+def _against_width(rows: Rows, variants: Mapping[str, Variant]) -> Iterator[Claim]:
+    """Yield, for description, the losses of fixed maps less that of a variant of another width that has as many bytes."""
     resized = [name for name, variant in variants.items() if variant.width is not None]
     registered = {
         (name, other) for name, variant in variants.items() for other in (variant.better_than, variant.not_worse_than)
     }
-    return [
-        _less(
-            rows,
-            f"from-{other}/{name}",
-            (name, other),
-            f"{name} has a lower loss than {other}, with {_bytes(rows, name, other)} of the bytes of {other}.",
-            family="exploratory",
-        )
-        for place, other in enumerate(resized)
-        if other in rows
-        for name in rows
-        if name not in (*AGENTS, *AFTER_AGENT, *resized[: place + 1])
-        and not {(name, other), (other, name)} & registered
-        and abs(_bytes_ratio(rows, name, other) - 1) < EQUAL_BYTES
-    ]
-
-
-def _bytes(rows: Rows, first: str, second: str) -> str:
-    """Return the ratio of the bytes of two methods' parameters in words; "" if one is missing."""
-    if first not in rows or second not in rows:
-        return ""
-    return f"{_bytes_ratio(rows, first, second):.1%}".replace("%", " %")
+    for place, other in enumerate(resized):
+        for name in rows if other in rows else ():
+            compared = name in (*AGENTS, *AFTER_AGENT, *resized[: place + 1]) or {(name, other), (other, name)} & registered
+            if not compared and abs(_bytes_ratio(rows, name, other) - 1) < EQUAL_BYTES:
+                yield from _less(rows, f"from-{other}/{name}", name, other, LOWER)
 
 
 def _bytes_ratio(rows: Rows, first: str, second: str) -> float:
@@ -130,26 +102,29 @@ def _bytes_ratio(rows: Rows, first: str, second: str) -> float:
 def _less(
     rows: Rows,
     claim: str,
-    methods: tuple[str, str],
+    first: str,
+    second: str | None,
     statement: str,
+    family: Family = "exploratory",
     goal: Goal = "difference",
-    family: Family = "registered",
     value: str = "test_loss",
-    words: str = "test loss",
-) -> Claim | None:
-    """Return the claim that the first method has the smaller `value`, called `words`; None if a method is missing."""
-    first, second = methods
-    if first not in rows or second not in rows:
-        return None
+) -> Iterator[Claim]:
+    """Yield the claim that the first method has the smaller `value`, one of `LOSSES`, unless one of the methods is missing.
+
+    statement: with fields for the methods, for their distinct layers in training, and for the first one's share of bytes.
+    """
+    if second is None or not {first, second} <= rows.keys():
+        return
+    size, other_size = (f"{np.mean(rows[name]['distinct_in_training']):.1f} distinct layers" for name in (first, second))
+    fields = {"first": first, "second": second, "size": size, "other_size": other_size, "margin": MARGIN}
+    statement = statement.format(**fields, bytes=share(_bytes_ratio(rows, first, second), 1))
     difference = np.array(rows[first][value]) - np.array(rows[second][value])
-    estimand = f"the mean {words}, {first} - {second}"
-    return Claim(claim, statement, estimand, difference, -1, goal=goal, family=family, unit="nats per token", margin=MARGIN)
+    estimand = f"the mean {LOSSES[value]}, {first} - {second}"
+    yield Claim(claim, statement, estimand, difference, -1, goal=goal, family=family, unit="nats per token", margin=MARGIN)
 
 
 def _of_ties(rows: Rows) -> Iterator[Claim]:
     """Yield the claims about the copies that the agent makes, and the memory that its ties take."""
-    if "agent" not in rows:
-        return
     replicated = np.array(rows["agent"]["replicated"])
     yield Claim(
         "replicated/agent",
@@ -184,8 +159,3 @@ def _of_ties(rows: Rows) -> Iterator[Claim]:
             -1,
             family=family,
         )
-
-
-def _size(rows: Rows, method: str) -> str:
-    """Return the mean number of distinct layers of a method in training, in words; "" if it is missing."""
-    return f"{np.mean(rows[method]['distinct_in_training']):.1f} distinct layers" if method in rows else ""

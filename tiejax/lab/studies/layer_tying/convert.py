@@ -90,22 +90,21 @@ def convert(weights: Weights, owner: tying.Owner, rank: int | None) -> Converted
     means = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64)[slots], shared)
     exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), adaptation)
     adapted = means if adaptation is None else lora.adapted(means, exact)
-    apart, left_out, norm = (_squared_distance(stack, other) for other in (means, adapted, None))
+    nothing = jax.tree.map(np.zeros_like, means)
+    apart, left_out, norm = (_squared_distance(stack, other) for other in (means, adapted, nothing))
     return Converted(Weights(params, owner), rank, apart, left_out, norm)
 
 
 def _squared_distance(stack: Any, other: Any) -> float:
-    """Return the squared Frobenius norm of the difference of two trees; of the first tree if the other is None."""
-    leaves = jax.tree.leaves(stack)
-    others = [np.zeros(())] * len(leaves) if other is None else jax.tree.leaves(other)
-    return math.fsum(float(np.sum((np.asarray(one, np.float64) - two) ** 2)) for one, two in zip(leaves, others, strict=True))
+    """Return the squared Frobenius norm of the difference of two trees of arrays."""
+    squares = jax.tree.map(lambda one, two: float(np.sum((np.asarray(one, np.float64) - two) ** 2)), stack, other)
+    return math.fsum(jax.tree.leaves(squares))
 
 
 def file_of(weights: Weights) -> bytes:
     """Serialise the weights of a model in the format of a run's files."""
     of_layers = tying.expansion_slots(weights.owner)
-    stack = jax.tree.map(lambda leaf: leaf[of_layers], stack_of(weights.params, model.STACK))
-    return model.weights_file(with_stack(weights.params, model.STACK, stack), weights.owner)
+    return model.weights_file(model.with_slots(weights.params, of_layers), weights.owner)
 
 
 def bytes_of(weights: Weights) -> int:

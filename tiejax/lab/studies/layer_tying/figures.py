@@ -1,5 +1,6 @@
-"""The figures of a layer-tying run, with captions: methods side by side, owner maps as coloured cells, agents over episodes."""
+"""The figures of a layer-tying run, with captions: losses over bytes and over training, owner maps and agents over episodes."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ STATIC_COLOURS = (BLUE, YELLOW, "#8C564B", "#999999", "#6A3D9A", "#A6B727")
 MARKERS = "osD^vPX*<>hpd8H1234"
 CLUSTER, APART = 1.02, 1.016  # methods whose bytes differ by less than this factor are drawn this factor apart
 MIB = 2**20
-MOST_SEEDS = 6  # panels of one row
+MOST_SEEDS, MOST_TICKS = 6, 12  # panels of one row, and labelled layers
 
 BIGRAM: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1, "label": "bigram"}
 
@@ -36,11 +37,9 @@ def plot_all(runs: Metrics, findings: Mapping[str, Any], bigram: Mapping[str, An
     rows, losses = findings["methods"], None if bigram is None else bigram["losses"]
     return [
         plot_bytes(rows, losses),
-        plot_methods(rows, losses),
         *([plot_tie_maps(runs)] if findings["agents"] else []),
         plot_learning(runs, losses),
         *([plot_agents(runs)] if findings["agents"] else []),
-        plot_final_maps(rows, findings["seeds"]),
     ]
 
 
@@ -50,19 +49,20 @@ def plot_tie_maps(runs: Metrics) -> Plot:
     agents, columns, layers = len(owner), len(seeds), owner.shape[-1]
     height = float(np.clip(0.9 + 0.11 * layers, 1.7, 4.2))
     figure, axes = new_figure(agents, columns, 1.6 + min(11.0, max(5.0, 3.3 * columns)), height * agents + 0.3)
-    colours, norm = owner_colours(layers), _norm(layers)
+    colours, norm = owner_colours(layers), BoundaryNorm(np.arange(layers + 1) - 0.5, layers)
+    ticks = np.arange(0, layers, -(-layers // MOST_TICKS))
     edges = np.append(episode, episode[-1] + 1) - 0.5
     for panels, name, maps in zip(axes, runs["agents"], owner, strict=True):
         for panel, seed, of_seed in zip(panels, seeds, maps, strict=False):
             panel.pcolormesh(edges, np.arange(layers + 1) - 0.5, of_seed.T, cmap=colours, norm=norm, rasterized=True)
             panel.set_title(f"seed {seed}")
-            panel.set_yticks(_every(layers, 12))
+            panel.set_yticks(ticks)
             panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
             panel.grid(visible=False)
         panels[0].set_ylabel(f"{name}\nlayer")
     for panel in axes[-1]:
         panel.set_xlabel("episode")
-    bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, ticks=_every(layers, 12), aspect=30 * agents, pad=0.01)
+    bar = figure.colorbar(ScalarMappable(norm, colours), ax=axes, ticks=ticks, aspect=30 * agents, pad=0.01)
     bar.set_label("copies layer")
     bar.ax.minorticks_off()
     bar.ax.tick_params(length=0)
@@ -153,36 +153,6 @@ def plot_bytes(rows: Rows, bigram: Losses | None = None) -> Plot:
     )
 
 
-def plot_methods(rows: Rows, bigram: Losses | None = None) -> Plot:
-    """Plot perplexity, memory and time of every method: a panel per measure, a dot per seed, a bar for the mean."""
-    panels = {
-        "test perplexity per token": [row["test_perplexity"]["seeds"] for row in rows],
-        "parameters, gradients, optimizer (MiB)": [np.array(row["bytes"]["stored_bytes"]["seeds"]) / MIB for row in rows],
-        "seconds per step": [row["seconds_per_step"]["seeds"] for row in rows],
-    }
-    figure, axes = new_figure(1, len(panels), 3.7 * len(panels), 0.9 + 0.3 * len(rows), share_y=True)
-    style_of = styles([row["method"] for row in rows])
-    for panel, (title, values) in zip(axes[0], panels.items(), strict=True):
-        every = np.array(values, dtype=float)  # [method, seed]
-        for row, (seeds, style) in enumerate(zip(every, style_of.values(), strict=True)):
-            panel.plot(seeds, np.full(len(seeds), row), "o", color=style.colour, alpha=0.5, markersize=5)
-            panel.vlines(seeds.mean(), row - 0.36, row + 0.36, color=style.colour, linewidth=2.5)
-        panel.set_title(title, fontsize=10)
-        if panel is not axes[0, 0] and (every > 0).any():
-            panel.set_xlim(0, 1.1 * np.nanmax(every))
-    if bigram is not None:
-        axes[0, 0].axvline(math.exp(bigram["test"]), **BIGRAM)
-        legend_below(figure, axes[0, 0])
-    axes[0, 0].set_yticks(range(len(rows)), list(style_of))
-    axes[0, 0].set_ylim(len(rows) - 0.4, -0.6)
-    return Plot(
-        "methods",
-        "Test perplexity at the best step, bytes of parameters, gradients and optimizer state together (mean over training), "
-        f"and time of a training step (median over steps). One dot per seed; bars: means.{_dotted(bigram)}",
-        figure,
-    )
-
-
 def plot_agents(runs: Metrics) -> Plot:
     """Plot distinct layers, reward, Q loss and epsilon of the agents over episodes."""
     names = [str(name) for name in runs["agents"]]
@@ -212,50 +182,6 @@ def plot_agents(runs: Metrics) -> Plot:
     )
 
 
-def plot_final_maps(rows: Rows, seeds: Sequence[int]) -> Plot:
-    """Plot the final owner map of every method and seed as coloured cells with the number of the owner."""
-    maps = final_maps(rows, seeds)
-    owner = np.array([values for _, values in maps])
-    layers = owner.shape[1]
-    figure, axes = new_figure(1, 1, 2.0 + max(0.24 * layers, 2.5), 0.5 + 0.23 * len(maps))
-    panel, colours, norm = axes[0, 0], owner_colours(layers), _norm(layers)
-    panel.pcolormesh(owner, cmap=colours, norm=norm, edgecolors="white", linewidth=0.8)
-    size = 8 if layers <= 24 else 6.5
-    for row, column in np.ndindex(owner.shape):
-        red, green, blue, _ = colours(norm(owner[row, column]))
-        ink = "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.45 else "white"
-        # Keep thousands of texts out of the layout, which would measure each of them.
-        panel.text(
-            column + 0.5, row + 0.52, str(owner[row, column]), ha="center", va="center", fontsize=size, color=ink
-        ).set_in_layout(False)
-    panel.set_yticks(np.arange(len(maps)) + 0.5, [label for label, _ in maps])
-    panel.set_xticks(_every(layers, 48) + 0.5, [str(layer) for layer in _every(layers, 48)], fontsize=size)
-    panel.invert_yaxis()
-    panel.set_xlabel("layer")
-    panel.tick_params(length=0)
-    panel.grid(visible=False)
-    for side in panel.spines.values():
-        side.set_visible(False)
-    return Plot(
-        "maps",
-        "The final map of each method: for each layer, the number of the layer whose weights it uses. One row if all "
-        "seeds have the same map.",
-        figure,
-    )
-
-
-def final_maps(rows: Rows, seeds: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """Return (label, final map) of every method and seed, with one entry if all seeds of a method have the same map."""
-    labelled = []
-    for row in rows:
-        maps = row["final_owner"]
-        if all(owner == maps[0] for owner in maps):
-            labelled.append((row["method"], maps[0]))
-        else:
-            labelled += [(f"{row['method']}, seed {seed}", owner) for seed, owner in zip(seeds, maps, strict=True)]
-    return labelled
-
-
 class Style(NamedTuple):
     """The line style of a method in all figures; fixed maps are dashed."""
 
@@ -265,19 +191,11 @@ class Style(NamedTuple):
 
 
 def styles(methods: Sequence[str]) -> dict[str, Style]:
-    """Return the style of each method: fixed for the known ones, assigned in order to fixed maps."""
+    """Return the style of each method: fixed for the known ones, assigned in order to fixed maps and variants."""
     static = [name for name in methods if name not in METHOD_COLOURS]
-    lines = ("--", ":", "-.")
-    return {
-        name: Style(METHOD_COLOURS[name], "-", 2.2)
-        if name in METHOD_COLOURS
-        else Style(
-            STATIC_COLOURS[static.index(name) % len(STATIC_COLOURS)],
-            lines[static.index(name) // len(STATIC_COLOURS) % len(lines)],
-            1.6,
-        )
-        for name in methods
-    }
+    looks = itertools.cycle(Style(colour, line, 1.6) for line in ("--", ":", "-.") for colour in STATIC_COLOURS)
+    style_of = dict(zip(static, looks, strict=False))
+    return {name: style_of.get(name) or Style(METHOD_COLOURS[name], "-", 2.2) for name in methods}
 
 
 def owner_colours(layers: int) -> ListedColormap:
@@ -287,16 +205,6 @@ def owner_colours(layers: int) -> ListedColormap:
         colours[1::2] = 0.5 + 0.5 * colours[1::2]
         colours[0::2] *= 0.85
     return ListedColormap(colours)
-
-
-def _norm(layers: int) -> BoundaryNorm:
-    return BoundaryNorm(np.arange(layers + 1) - 0.5, layers)
-
-
-def _every(layers: int, most: int) -> np.ndarray:
-    """Return the layers to label on an axis: about `most` or fewer, at round intervals."""
-    step = next(step for step in (1, 2, 4, 5, 10, 20, 50, 100, layers) if layers <= step * most)
-    return np.arange(0, layers, step)
 
 
 def _round_numbers(axes: Axes, low: float, high: float) -> None:

@@ -13,10 +13,10 @@ from tiejax import models, training
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying.jobs import ModelName, weights_of
-from tiejax.lab.studies.layer_tying.model import STACK, build_model, read_weights
+from tiejax.lab.studies.layer_tying.model import STACK, build_model, read_weights, with_slots
 from tiejax.lab.studies.layer_tying.settings import Form, Settings
 from tiejax.text.errors import first_line
-from tiejax.training.stack import stack_of, with_stack
+from tiejax.training.stack import stack_size_of
 from tiejax.training.step import products_in
 
 PROMPT, CONTINUATION = 12, 24  # tokens, or fewer in a short context
@@ -55,7 +55,8 @@ def generated(
         if not directory.intact(name):
             raise BadInput(f"{directory.path / name} is damaged or missing")
         params, reads = read_weights(directory.path / name)
-        params = with_every_slot(params, settings.layers)
+        # With a slot for every layer, all methods of a form share a compiled function.
+        params = with_slots(params, np.minimum(np.arange(settings.layers), stack_size_of(params, STACK) - 1))
         return described(np.asarray(continued(settings.form(method))(params, reads, rows, key)))
 
     by_method: dict[str, Any] = {}
@@ -79,12 +80,6 @@ def lengths(context: int) -> tuple[int, int]:
     available = context - 1
     prompt = min(PROMPT, available // 3)
     return prompt, min(CONTINUATION, available - prompt)
-
-
-def with_every_slot(params: Any, layers: int) -> Any:
-    """Return parameters whose stack has a slot for every layer, so that all methods of a form share a compiled function."""
-    filled = jax.tree.map(lambda leaf: leaf[np.minimum(np.arange(layers), len(leaf) - 1)], stack_of(params, STACK))
-    return with_stack(params, STACK, filled)
 
 
 def sampler(model: models.LanguageModel, prompt: int, temperature: float = TEMPERATURE) -> Callable[..., jax.Array]:

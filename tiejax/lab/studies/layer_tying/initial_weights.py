@@ -13,11 +13,10 @@ from tiejax import models, tying
 from tiejax.lab.runs import manifest
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.layer_tying.model import STACK, build_model, initial, read_weights
+from tiejax.lab.studies.layer_tying.model import build_model, initial, read_weights, with_slots
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.system.files import check_file, read_bytes
 from tiejax.system.visible import cut
-from tiejax.training.stack import stack_of, with_stack
 
 FOLDER = "initial_weights"  # of the copies in the run directory
 
@@ -57,9 +56,7 @@ def params_at_start(settings: Settings, directory: RunDirectory, method: str) ->
     params, _ = read_weights(directory.path / copy_of(method))
     owner = settings.fixed_map(method)
     assert owner is not None
-    of_layers = tying.expansion_slots(owner)
-    stack = jax.tree.map(lambda leaf: np.asarray(leaf)[of_layers], stack_of(params, STACK))
-    stored = tying.store(with_stack(params, STACK, stack), tying.Tie(*models.TABLE_PATHS))
+    stored = tying.store(with_slots(params, tying.expansion_slots(owner)), tying.Tie(*models.TABLE_PATHS))
     return jax.tree.map(lambda leaf: np.asarray(leaf, settings.dtype), stored)
 
 

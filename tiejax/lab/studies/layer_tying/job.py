@@ -4,8 +4,6 @@ A model trains in groups of k steps. With an agent every group begins with an ac
 reward, computed from the loss of one more batch, on which the model is not trained.
 """
 
-import dataclasses
-import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +18,7 @@ from tiejax import tying
 from tiejax.lab.studies.layer_tying import q_learning
 from tiejax.lab.studies.layer_tying.q_learning import Action, Agent
 from tiejax.lab.studies.layer_tying.records import Log, Records
-from tiejax.lab.studies.layer_tying.settings import AGENTS, Settings
+from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, AGENTS, Settings
 from tiejax.training.checkpoint import Checkpoints
 from tiejax.training.keys import stream
 from tiejax.training.layered import Layered
@@ -61,20 +59,17 @@ class Data(NamedTuple):
 
 def job_of(settings: Settings, method: str, seed: int, agent_records: Records | None) -> Job:
     """Return the job of a method and a seed; agent_records: records of the agent of the seed, for methods that need them."""
-    if method in AGENTS:
-        return Job(method, seed, AGENTS[method], None)
-    assert settings.distinct is not None
-    if method == "found-map":
-        assert agent_records is not None
-        owner = tying.owner_from_groups(agent_records["final"]["best_owner"][0])
-    elif method == "random-map":
-        distinct = settings.distinct if agent_records is None else len(np.unique(agent_records["final"]["best_owner"][0]))
-        owner = tying.random_map(settings.layers, distinct, np.random.default_rng([seed, RANDOM_MAPS]))
-    else:
-        fixed = settings.fixed_map(method)
-        assert fixed is not None
-        owner = fixed
-    return Job(method, seed, None, owner)
+    owner = settings.fixed_map(method)
+    if method in AFTER_AGENT:
+        best = None if agent_records is None else agent_records["final"]["best_owner"][0]
+        distinct = settings.distinct if best is None else len(np.unique(best))
+        assert distinct is not None
+        if method == "random-map":
+            owner = tying.random_map(settings.layers, distinct, np.random.default_rng([seed, RANDOM_MAPS]))
+        else:
+            assert best is not None
+            owner = tying.owner_from_groups(best)
+    return Job(method, seed, AGENTS.get(method), owner)
 
 
 def run_job(
@@ -87,27 +82,25 @@ def run_job(
     stop_requested: Callable[[], bool] = lambda: False,
     on_steps: Callable[[int, float], None] = lambda steps, seconds: None,
     on_saved: Callable[[Records], None] = lambda records: None,
-    checkpoint_s: float = 30.0,
 ) -> tuple[Records, PyTree] | None:
     """Train a model; return its records (see `Log`) and the parameters of its best step on the host, or None if stopped.
 
     on_steps: progress callback, called with a number of new steps and the seconds they took. on_saved: called with the records
     of every checkpoint, including the one from which training resumes.
     """
-    assert settings.steps is not None
     saved, log = first_state(layered, settings, job), Log()
     if resume and checkpoints is not None and (restored := checkpoints.restore(saved)) is not None:
         step, saved, records = restored
         log = Log(records)
         on_steps(step, 0.0)
         on_saved(log.arrays())
-    model = _Model.from_host(layered, settings, job, data, saved, log)
+    model = _Model(layered, settings, job, data, saved, log)
     model.prepare()
     saved_at = time.perf_counter()
-    while model.step < settings.steps:
+    while model.step < model.steps:
         on_steps(*(model.groups() if model.agent is None else model.group(model.agent)))
-        stopping, ended = stop_requested(), model.step == settings.steps
-        if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > checkpoint_s):
+        stopping, ended = stop_requested(), model.step == model.steps
+        if checkpoints is not None and (stopping or ended or time.perf_counter() - saved_at > settings.checkpoint_every):
             checkpoints.save(model.step, model.to_host(), log.arrays())
             on_saved(log.arrays())
             saved_at = time.perf_counter()
@@ -150,46 +143,27 @@ def first_state(layered: Layered, settings: Settings, job: Job) -> SavedState:
     return SavedState(zero, zero, ties, state, learner, Best(np.asarray(np.inf), zero, ties.owner, state.params))
 
 
-@dataclasses.dataclass
 class _Model:
     """A model in training: its state, ties, agent, best step and records."""
 
-    layered: Layered
-    settings: Settings
-    job: Job
-    data: Data
-    log: Log
-    step: int
-    ties: tying.LayerTies
-    state: LayeredState
-    agent: Agent | None
-    best: Best
-    rates: np.ndarray  # of every step
-    at_once: int = 1  # groups
-    validation_s: float = 0.0
-
-    @classmethod
-    def from_host(cls, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> "_Model":
-        """Restore a model from a checkpoint to its devices."""
-        agent = None
+    def __init__(self, layered: Layered, settings: Settings, job: Job, data: Data, saved: SavedState, log: Log) -> None:
+        self.layered, self.settings, self.job, self.data, self.log = layered, settings, job, data, log
+        self.step, self.ties, self.best, self.rates = int(saved.step), saved.ties, saved.best, rates_of(settings)
+        self.steps = len(self.rates)
+        self.state = layered.to_device(saved.state, saved.ties.owner)
+        self.root = jax.random.key(job.seed)
+        self.dropout = stream(self.root, "dropout")  # of which each step's key for dropout is made
+        self.agent: Agent | None = None
         if job.agent is not None and saved.learner is not None:
-            root, learner = jax.random.key(job.seed), layered.place(saved.learner)
-            floor = settings.epsilon_floor
-            agent = Agent(job.agent, settings.layers, floor, root, layered.place, learner, int(saved.actions))
-        state = layered.to_device(saved.state, saved.ties.owner)
-        rates = rates_of(settings, settings.learning_rate, settings.table_rate)
-        return cls(layered, settings, job, data, log, int(saved.step), saved.ties, state, agent, saved.best, rates)
+            floor, learner = settings.epsilon_floor, layered.place(saved.learner)
+            self.agent = Agent(job.agent, settings.layers, floor, self.root, layered.place, learner, int(saved.actions))
+        self.at_once, self.validation_s = 1, 0.0  # groups, and seconds of validations
 
     def to_host(self) -> SavedState:
         """Return the model as a checkpoint stores it."""
         actions, learner = (self.agent.actions, jax.device_get(self.agent.learner)) if self.agent is not None else (0, None)
         step, number = (np.asarray(np.int64(count)) for count in (self.step, actions))
         return SavedState(step, number, self.ties, self.layered.to_host(self.state, self.ties.owner), learner, self.best)
-
-    @functools.cached_property
-    def dropout(self) -> jax.Array:
-        """The key from which each step's key for dropout is made."""
-        return stream(jax.random.key(self.job.seed), "dropout")
 
     @property
     def wiring(self) -> tying.Wiring:
@@ -204,8 +178,7 @@ class _Model:
         if self.agent is not None:
             self.agent.compile(self.ties.observation)
         if self.step == 0:
-            root = jax.random.key(self.job.seed)
-            self.layered.compile_for(self.state, self.data.group(self.job.seed, 0)[0], root, self.wiring)
+            self.layered.compile_for(self.state, self.batches()[0], self.root, self.wiring)
             self._record_size()
             self.validate()
 
@@ -218,14 +191,13 @@ class _Model:
 
         Returns the number of steps and their seconds. The batches are drawn before, as those of an agent are.
         """
-        assert self.settings.steps is not None
         k, losses = self.settings.k, list[jax.Array]()
         next_validation = self.step - self.step % self.settings.validate_every + self.settings.validate_every
-        steps = min(self.settings.steps, next_validation) - self.step
+        steps = min(self.steps, next_validation) - self.step
         batches = [self.batches(later) for later in range(min(self.at_once, math.ceil(steps / k)))]
         began = self.clock()
         for some in batches:
-            losses += self.train(some[: min(k, self.settings.steps - self.step)])
+            losses += self.train(some[: min(k, self.steps - self.step)])
         jax.block_until_ready(self.state)
         seconds = self.clock() - began
         self.at_once = groups_at_once(seconds / len(batches))
@@ -234,8 +206,7 @@ class _Model:
 
     def group(self, agent: Agent) -> tuple[int, float]:
         """Act, train k steps, and learn from the reward; return the number of steps and their seconds."""
-        assert self.settings.steps is not None
-        k, steps_left = self.settings.k, self.settings.steps - self.step
+        k, steps_left = self.settings.k, self.steps - self.step
         batches = self.batches()
         began = self.clock()  # includes the agent
         action = self.act(agent)
@@ -248,7 +219,10 @@ class _Model:
         seconds = self.clock() - began
         self._record_steps(losses, seconds)
         self._record_size()
-        self._record_action(action, reward, q_loss)
+        values = {"reward": reward, "q_loss": q_loss, "value": action.value}
+        recorded = {name: np.float32(value) for name, value in values.items()}
+        place = {"episode": action.episode, "layer": action.layer, "action": action.choice, "epsilon": action.epsilon}
+        self.log.add("action", **place, **recorded, owner=self.ties.owner)
         return len(losses), seconds
 
     def act(self, agent: Agent) -> Action:
@@ -273,7 +247,7 @@ class _Model:
             )
             losses += new_losses
             self.step += len(some)
-            if self.step % self.settings.validate_every == 0 or self.step == self.settings.steps:
+            if self.step % self.settings.validate_every == 0 or self.step == self.steps:
                 jax.block_until_ready(self.state)
                 self.validate()
         return losses
@@ -307,34 +281,22 @@ class _Model:
         if stack_size not in self.log.values("size", "stack_size"):
             self.log.add("size", stack_size=stack_size, **self.layered.sizes[stack_size]._asdict())
 
-    def _record_action(self, action: Action, reward: Any, q_loss: Any) -> None:
-        self.log.add(
-            "action",
-            episode=action.episode,
-            layer=action.layer,
-            action=action.choice,
-            epsilon=action.epsilon,
-            reward=np.float32(reward),
-            q_loss=np.float32(q_loss),
-            value=np.float32(action.value),
-            owner=self.ties.owner,
-        )
 
-
-def rates_of(settings: Settings, rate: float, factor: float = 1.0) -> np.ndarray:
+def rates_of(settings: Settings) -> np.ndarray:
     """Return the learning rate of every step, float32 `[steps]`, with two rates also that of the tables, `[steps, 2]`.
 
     It rises linearly from 0 in the first `warm_up` steps, then stays at `rate` or, with the schedule `cosine`, falls to 0 at
-    the end as rate / 2 (1 + cos(pi x)), where x is the share of the remaining steps that is done. factor: of the tables' rate.
+    the end as rate / 2 (1 + cos(pi x)), where x is the share of the remaining steps that is done.
     """
     assert settings.steps is not None
+    rate = settings.learning_rate
     rest = optax.constant_schedule(rate)
     if settings.schedule == "cosine":
         rest = optax.cosine_decay_schedule(rate, settings.steps - settings.warm_up)
     schedule = warmed_up(rate, settings.warm_up, rest)
     # A constant schedule returns a number of Python.
     rates = np.asarray(jax.vmap(lambda step: jnp.asarray(schedule(step)))(jnp.arange(settings.steps)), np.float32)
-    return np.outer(rates, np.array([1, factor], np.float32)) if settings.two_rates else rates
+    return np.outer(rates, np.array([1, settings.table_rate], np.float32)) if settings.two_rates else rates
 
 
 def groups_at_once(seconds: float) -> int:

@@ -9,7 +9,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -37,14 +37,12 @@ from tiejax.training.layered import Layered
 FINISHED = "finished"  # folder with the records of trained models
 WAIT_S = 0.2
 
-T = TypeVar("T")
-
 
 class ModelName(NamedTuple):
     """One model of a run.
 
     rate: the learning rate, of models that choose it; None for the reported ones. factor: of the tables' rate, of models that
-    choose it. screens: whether it is trained for a part of the steps only (`short_run`).
+    choose it. screens: whether it is trained for a part of the steps only.
     """
 
     method: str
@@ -71,13 +69,6 @@ def weights_of(model: ModelName) -> str:
     return f"models/{name_of(model)}.safetensors"
 
 
-def short_run(settings: Settings) -> Settings:
-    """Return the settings of the models that screen pairs of rates, with a part of the steps and of the warm-up."""
-    assert settings.steps is not None
-    steps = short_of(settings.steps)
-    return dataclasses.replace(settings, steps=steps, warm_up=settings.warm_up * steps // settings.steps)
-
-
 class Jobs:
     """The queue of models of a run, with their progress; models of the same form share the compiled functions of a group.
 
@@ -91,7 +82,10 @@ class Jobs:
         assert launched.run is not None
         self._settings, self._text, self._directory = launched.settings, text, launched.run
         self._resume, self._console, self._tracker = launched.switches["resume"], console, launched.tracker
-        self._stop, self._short = stop, short_run(launched.settings)
+        whole = launched.settings
+        short = short_of(whole.steps)  # of the models that screen pairs of rates
+        self._short = dataclasses.replace(whole, steps=short, warm_up=whole.warm_up * short // whole.steps)
+        self._stop = stop
         self._lock = threading.Lock()  # guards the fields below, except `_data` and `_layered`, whose keys differ by thread
         self._data: dict[tuple[jax.Device, ...], Data] = {}
         self._layered: dict[tuple[tuple[jax.Device, ...], Form], Layered] = {}
@@ -210,7 +204,11 @@ class Jobs:
         folder = self._directory.checkpoints / name_of(model) / "steps"
         with self._lock:  # orbax must not be started by several threads at once
             checkpoints = open_checkpoints(self._directory, folder, [tying.Tie(*TABLE_PATHS)], self._console.warn)
-        layered = self._layered_of(devices, settings.form(model.method))
+        key = devices, settings.form(model.method)
+        if key not in self._layered:
+            streams = self._text.streams
+            self._layered[key] = build(self._settings, streams.vocabulary, streams.begin, devices, form=key[1])
+        layered = self._layered[key]
         try:
             trained = run_job(
                 layered,
@@ -223,7 +221,6 @@ class Jobs:
                 stop_requested=lambda: self._stop(),
                 on_steps=self._counter(devices, layered),
                 on_saved=functools.partial(self._track, model),
-                checkpoint_s=settings.checkpoint_every,
             )
         except CheckpointMismatch as error:
             raise BadInput(f"--resume: {error}") from None
@@ -232,12 +229,6 @@ class Jobs:
             records, params = trained
             weights = None if model.rate is not None else weights_file(params, records["final"]["best_owner"][0])
             self._keep(model, records, weights)
-
-    def _layered_of(self, devices: tuple[jax.Device, ...], form: Form) -> Layered:
-        if (devices, form) not in self._layered:
-            streams = self._text.streams
-            self._layered[devices, form] = build(self._settings, streams.vocabulary, streams.begin, devices, form=form)
-        return self._layered[devices, form]
 
     def _counter(self, devices: tuple[jax.Device, ...], layered: Layered) -> Callable[[int, float], None]:
         """Return the function that adds to the steps done; steps that took no time were done by an earlier process."""
@@ -300,7 +291,7 @@ def best_loss(records: Records) -> float:
     return float(losses.min()) if np.isfinite(losses).all() and np.isfinite(records["step"]["loss"]).all() else np.inf
 
 
-def groups_of(devices: Sequence[T], models: int, rows: int, platform: str) -> list[Sequence[T]]:
+def groups_of(devices: Sequence[Any], models: int, rows: int, platform: str) -> list[Sequence[Any]]:
     """Split the devices into groups that each train a model at a time: the smallest that leave no group without a model.
 
     rows: rows of a batch, which the devices of a group share equally. platform: of the devices; CPU devices do not form groups,

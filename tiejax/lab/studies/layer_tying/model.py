@@ -89,8 +89,7 @@ def make_loss(settings: Settings, model: models.LanguageModel, vocabulary: int, 
     def device_index() -> jax.Array | int:
         return jax.lax.axis_index(DATA) if devices > 1 else 0
 
-    def sum_over_devices(number: jax.Array) -> jax.Array:
-        return jnp.asarray(total(number)) if devices > 1 else number
+    sum_over_devices = total if devices > 1 else lambda number: number
 
     def encode(params: Any, tokens: jax.Array, key: jax.Array | None, reads: jax.Array, sends: jax.Array) -> jax.Array:
         rngs = None
@@ -173,6 +172,11 @@ def facts_of_model(settings: Settings, vocabulary: int) -> dict[str, Any]:
     return {"parameters_untied": number - math.prod(shapes["head"]["embedding"].shape), "activation": settings.activation}
 
 
+def with_slots(params: Any, source: np.ndarray) -> Any:
+    """Return parameters with only the slots `source` of their stack, in this order."""
+    return with_stack(params, STACK, jax.tree.map(lambda leaf: leaf[source], stack_of(params, STACK)))
+
+
 def weights_file(params: Any, owner: np.ndarray) -> bytes:
     """Serialise parameters, stacked over all layers, as a safetensors file with each distinct array once.
 
@@ -180,8 +184,7 @@ def weights_file(params: Any, owner: np.ndarray) -> bytes:
     saved stack; `tied`, the paths of the two tables that share one array.
     """
     # Index by owner, as `to_device` does with a state on the host, so that this works with resolved and with published ties.
-    stack = jax.tree.map(lambda leaf: leaf[np.unique(owner)], stack_of(params, STACK))
-    leaves = jax.tree_util.tree_leaves_with_path(with_stack(params, STACK, stack))
+    leaves = jax.tree_util.tree_leaves_with_path(with_slots(params, np.unique(owner)))
     named = {jax.tree_util.keystr(path, simple=True, separator="/"): jnp.asarray(leaf) for path, leaf in leaves}
     facts = {"owner": owner.tolist(), "places": tying.slots(owner, "compact").tolist(), "tied": models.TABLE_PATHS}
     content: bytes = safetensors.flax.save(named, {name: json.dumps(value) for name, value in facts.items()})

@@ -1,7 +1,7 @@
 """The HTML report of a layer-tying run, and its tables."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,12 @@ from tiejax.lab.reporting.sections import (
     reproduction,
     timing_words,
 )
-from tiejax.lab.reporting.words import counted, share
-from tiejax.lab.studies.layer_tying.figures import MIB, Rows, final_maps
-from tiejax.lab.studies.layer_tying.settings import NOT_STATIC
+from tiejax.lab.reporting.words import counted, number, share
+from tiejax.lab.studies.layer_tying.figures import MIB, Rows
 from tiejax.lab.studies.layer_tying.sizes import agent_parameters
 from tiejax.statistics.power import fewest_seeds
 from tiejax.system.visible import visible
 
-PACKAGE, TEMPLATE = "tiejax.lab.studies.layer_tying", "report.html.j2"
 QUESTION = (
     "Which layers of a transformer can share weights, at what cost, and with how much less memory: those of a fixed map, with "
     "or without a low-rank adaptation of each layer, or those that an agent chooses, which decides for each layer in turn, "
@@ -38,9 +36,9 @@ DEPARTURES = (
     "step selected on the test split; the settings of this run are listed above"
 )
 TIME_OF_A_STEP = (
-    "includes the agent (for a random agent, without the reward's batch), excludes compilation and validation; about as many "
-    "models train at once as there are devices. Other load on the machine is not controlled: bench.py "
-    "layers measures the methods one after another"
+    "median over all steps of the method with as many distinct layers, in all seeds; includes the agent (for a random agent, "
+    "without the reward's batch), excludes compilation and validation; about as many models train at once as there are "
+    "devices. Other load on the machine is not controlled: bench.py layers measures the methods one after another"
 )
 SOURCE = "T. David Hay and L. Wolf, Dynamic Layer Tying for Parameter-Efficient Transformers, ICLR 2024 (arXiv:2401.12819)"
 PERPLEXITIES = {
@@ -72,27 +70,23 @@ def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
     results, settings, facts = run.results, run.settings, run.facts
     return report.render(
-        title=f"Dynamic layer tying: {settings['architecture']}, {_shape(settings)}",
+        title=f"Dynamic layer tying: {settings['architecture']}, {settings['layers']} layers of width {settings['width']}",
         question=QUESTION,
-        finding=finding(results, settings["variants"] or {}),
+        finding=finding(results),
         setting=_setting(results, settings, facts),
         notes=_notes(results),
         claims={"Claims": marked_as_reported(results["claims"])},
         figures=run.pictures,
         numbers=tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
-        package=PACKAGE,
-        template=TEMPLATE,
-        generated=results.get("generated"),  # only of causal models
-        continuations=continuations(results["generated"]) if "generated" in results else [],
     )
 
 
-def finding(results: Mapping[str, Any], variants: Iterable[str] = ()) -> list[str]:
+def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the question of the report as paragraphs, the first of which the report emphasises.
 
-    They are the sentence of the gate, if it is not passed, the decided claims, the undecided ones, means of the methods as a
-    description, the bigram model, and the count of verdicts. variants: names of the methods that are variants.
+    They are the sentence of the gate, if it is not passed, the decided claims, the undecided ones, the bigram model, and the
+    count of verdicts.
     """
     claims = results["claims"]
     of_values = _values_words(results.get("agents", {}))
@@ -104,7 +98,7 @@ def finding(results: Mapping[str, Any], variants: Iterable[str] = ()) -> list[st
     decided = [row for row in claims if row["verdict"] != "undecided"]
     answers = [openings(rows, leading) for rows in (decided, undecided)]
     failed = results.get("gate", {}).get("failed", "")
-    return [*filter(None, [failed, *answers, of_values, _description(results, variants), bigram_words(results)]), tally(claims)]
+    return [*filter(None, [failed, *answers, of_values, bigram_words(results)]), tally(claims)]
 
 
 def _values_words(agents: Mapping[str, Mapping[str, Any]]) -> str:
@@ -123,43 +117,32 @@ def _values_words(agents: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def _description(results: Mapping[str, Any], variants: Iterable[str]) -> str:
-    """Return the mean perplexities of the agent and the main other methods in a sentence; "" for runs without an agent."""
-    means = {row["method"]: row["test_perplexity"]["mean"] for row in results["methods"]}
-    if "agent" not in means:
-        return ""
-    named = {name: f"the {name} method" for name in ("untied", "random-agent") if name in means}
-    if fixed := [name for name in means if name not in (*NOT_STATIC, *variants)]:
-        best = min(fixed, key=lambda name: means[name])
-        named[best] = f"{best}, the fixed map with the lowest mean"
-    others = "".join(f"; {words}, {perplexity(means[name])}" for name, words in named.items())
-    seeds = f"means of {counted(len(results['seeds']), 'seed')}" if len(results["seeds"]) > 1 else "one seed"
-    return f"As a description ({seeds}), test perplexities: the agent, {perplexity(means['agent'])}{others}."
-
-
-def _shape(settings: Mapping[str, Any]) -> str:
-    return f"{settings['layers']} layers of width {settings['width']}"
-
-
 def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of the run in words, by name."""
+
+    def listed(*names: str) -> str:
+        return ", ".join(f"{name.replace('_', ' ')} {settings[name]}" for name in names)
+
+    data, seconds = results["data"], ", ".join(f"{shown(budget, ',.0f')} s" for budget in results["equal_time_s"])
+    splits = [f"{part['tokens']:,} ({part['words']:,} words) for {name}" for name, part in data["splits"].items()]
+    counts = [f", {name.replace('_', ' ')} {value:,}" for name, value in results["model"].items() if name not in settings]
+    variants = [f"{name}: {', '.join(f'{field} {value}' for field, value in fields.items())}"
+                for name, fields in (settings["variants"] or {}).items()]  # fmt: skip
     return {
         "corpus": ", ".join(map(str, settings["corpus"])) or "the prose that comes with CPython",
-        "data": _data_words(results["data"]),
-        "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, "
-        f"vocabulary {results['data']['vocabulary']:,}",
-        "model": _model_words(results, settings),
-        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {_rate_words(results, settings)} "
-        f"({_schedule_words(settings)}), weight decay {settings['weight_decay']:g}; storage {settings['storage']}",
-        **_variant_words(settings),
-        "ties": f"{settings['ties']}, gradient {settings['gradient']}, moments {settings['moments']}, "
-        f"start {settings['start']}, details {settings['details']}",
-        "agent": f"{settings['layers'] - 1} actions per episode, k = {settings['k']} batches per action, "
-        f"reward {settings['reward']}, epsilon at least {settings['epsilon_floor']:g}",
+        "data": f"tokens: {', '.join(splits)}; fingerprint {data['fingerprint'][:16]}",
+        "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, vocabulary {data['vocabulary']:,}",
+        "model": listed("architecture", "objective", "layers", "width", "heads", "context", "dropout") + "".join(counts),
+        "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {_rate_words(results, settings)}, "
+        + listed("schedule", "warm_up", "weight_decay", "storage"),
+        **({"variants": "; ".join(variants)} if variants else {}),
+        "ties": listed("ties", "gradient", "moments", "start", "details"),
+        "agent": f"{settings['layers'] - 1} actions per episode, {listed('k', 'reward', 'epsilon_floor')}",
         "departures": DEPARTURES,
         "seeds": f"{len(results['seeds'])}; all methods of a seed see the same batches",
         "equal steps": "validation blocks select the best step of each model; its losses are those of the whole splits",
-        "equal time": _equal_time_words(results["equal_time_s"]),
+        "equal time": "loss on validation blocks when the fastest method of the seed finished its steps"
+        f"{f' ({seconds})' if seconds else ''}, interpolated in time between validations",
         "time of a step": TIME_OF_A_STEP,
         "claims": "the paper reports those marked as reported; the others are ours",
         "source": SOURCE,
@@ -185,42 +168,6 @@ def _factor_words(factor: float) -> str:
     return "" if factor == 1 else f", times {factor:g} for the embedding tables"
 
 
-def _schedule_words(settings: Mapping[str, Any]) -> str:
-    warm = f"rising over the first {counted(settings['warm_up'], 'step')}, then " if settings["warm_up"] else ""
-    return f"{warm}{'falling to 0 as a cosine' if settings['schedule'] == 'cosine' else 'constant'}"
-
-
-def _variant_words(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return what defines each variant, if the run has any."""
-    described = (
-        f"{name}: {', '.join(f'{field} {value}' for field, value in fields.items())}"
-        for name, fields in (settings["variants"] or {}).items()
-    )
-    return {"variants": "; ".join(described)} if settings["variants"] else {}
-
-
-def _data_words(data: Mapping[str, Any]) -> str:
-    splits = [f"{part['tokens']:,} ({part['words']:,} words) for {name}" for name, part in data["splits"].items()]
-    return f"tokens: {', '.join(splits)}; fingerprint {data['fingerprint'][:16]}"
-
-
-def _model_words(results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    counts = {name.replace("_", " "): value for name, value in results["model"].items() if name not in settings}
-    return (
-        f"{settings['architecture']}, {_shape(settings)}, {settings['heads']} heads, context {settings['context']:,}, dropout "
-        f"{settings['dropout']:g}, {settings['objective']}{''.join(f'; {name} {value:,}' for name, value in counts.items())}"
-    )
-
-
-def _equal_time_words(budgets: Sequence[float]) -> str:
-    seconds = ", ".join(f"{shown(budget, ',.0f')} s" for budget in budgets)
-    return (
-        "loss on validation blocks when the fastest method of the seed finished its steps"
-        f"{f' ({seconds})' if seconds else ''}, interpolated in time between validations; the time of a step is the median "
-        "over all steps of its method with the same number of distinct layers, in all seeds"
-    )
-
-
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """Return notes on the limits of the conclusions."""
     names = [row["method"] for row in results["methods"]]
@@ -237,7 +184,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of the report by title: methods, agents, learning rates, seeds, bytes by distinct layers, maps."""
+    """Return the tables of the report by title: methods, agents, learning rates, seeds, maps, continuations."""
     if not results["seeds"]:
         return {}
     rows, seeds = results["methods"], results["seeds"]
@@ -249,24 +196,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
         **({AGENTS_TITLE: agents(results["agents"])} if results["agents"] else {}),
         **({f"Learning rates, chosen on seeds {tuned} only": rates_table(results["tuning"])} if tuned else {}),
         "Every seed": by_seed(rows, seeds),
-        "Sizes: memory of training (MiB), by number of distinct layers": sizes(results["sizes"]),
         "Final maps: for each layer, the layer whose weights it uses": maps(rows, seeds),
-    }
-
-
-def published_tables(results: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of the report by title, and the continuations of each prompt, as code in Markdown."""
-
-    def code(text: str) -> str:
-        return f"`` {text} ``"
-
-    found = continuations(results["generated"]) if "generated" in results else []
-    return tables(results) | {
-        f"Continuations of prompt {number}": (
-            ["method", "share of distinct tokens", f"continuation of {code(prompt)}"],
-            [[method, distinct, code(text)] for method, distinct, text in rows],
-        )
-        for number, (prompt, rows) in enumerate(found, 1)
+        **(continuations(results["generated"]) if "generated" in results else {}),  # of causal models
     }
 
 
@@ -322,8 +253,8 @@ def memory(rows: Rows) -> Table:
     return ["method", *BYTES.values(), "together, maximum", "peak, maximum"], [
         [
             row["method"],
-            *(_mib(float(np.mean(row["bytes"][name]["seeds"]))) for name in BYTES),
-            *(_mib(max(row["bytes"][name]["largest"])) for name in ("stored_bytes", "peak_bytes")),
+            *(number(float(np.mean(row["bytes"][name]["seeds"])) / MIB) for name in BYTES),
+            *(number(max(row["bytes"][name]["largest"]) / MIB) for name in ("stored_bytes", "peak_bytes")),
         ]
         for row in rows
     ]
@@ -340,13 +271,13 @@ def agents(by_name: Mapping[str, Mapping[str, Any]]) -> Table:
         last = slice(-max(1, len(agent["episode"]) // LAST_PART), None)
         distinct, reward, squared = (np.array(agent[part], float)[:, last] for part in ("distinct", "reward", "q_loss"))
         error = np.sqrt(squared)
+        errors = [float((error / np.abs(reward)).mean())]
+        if compared:
+            errors.append(float(np.mean(np.array(agent["value_error"], float))))
         rows.append([
             name, str(len(agent["episode"])), f"{distinct.mean():.1f}", shown(reward.mean(), ".3f"), shown(error.mean(), ".3f"),
-            "-" if np.isnan(error).any() else share(float((error / np.abs(reward)).mean())),
+            *("-" if math.isnan(value) else share(value) for value in errors),
         ])  # fmt: skip
-        if compared:
-            errors = agent["value_error"]
-            rows[-1].append("-" if None in errors else share(float(np.mean(errors))))
     columns = ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|"]
     return columns + ["|Q - return| / |return|"] * compared, rows
 
@@ -368,39 +299,38 @@ def by_seed(rows: Rows, seeds: Sequence[int]) -> Table:
     ]
 
 
-def sizes(by_method: Mapping[str, Mapping[Any, Mapping[str, int]]]) -> Table:
-    """Return the parameters and bytes of training by number of distinct layers; methods of the same sizes share a row."""
-    parts = [name for name in BYTES if name != "stored_bytes"]
-    methods: dict[tuple[int, ...], list[str]] = {}
-    for method, by_number in by_method.items():
-        for number, size in by_number.items():
-            row = int(number), *(size[name] for name in ("parameters", *parts, "move_bytes"))
-            methods.setdefault(row, []).append(method)
-    return ["distinct layers", "number of parameters", *(BYTES[name] for name in parts), "a change of ties", "methods"], [
-        [str(number), f"{parameters:,}", *map(_mib, stored), ", ".join(names)]
-        for (number, parameters, *stored), names in sorted(methods.items())
-    ]
-
-
 def maps(rows: Rows, seeds: Sequence[int]) -> Table:
-    """Return the final owner map of every method."""
-    final = final_maps(rows, seeds)
-    return ["layer", *map(str, range(len(final[0][1])))], [[label, *map(str, owner)] for label, owner in final]
+    """Return the final owner map of every method, of each seed if they differ."""
+    final = []
+    for row in rows:
+        owners = row["final_owner"]
+        if all(owner == owners[0] for owner in owners):
+            final.append([row["method"], *map(str, owners[0])])
+        else:
+            final += [[f"{row['method']}, seed {seed}", *map(str, owner)] for seed, owner in zip(seeds, owners, strict=True)]
+    return ["layer", *map(str, range(len(final[0]) - 1))], final
 
 
-def continuations(generated: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
-    """Return each prompt with the rows of its continuations: method, share of distinct tokens, text with line ends as `\\n`."""
-    writers = {"the text itself": generated["text"], **generated["methods"]}
+def continuations(generated: Mapping[str, Any]) -> dict[str, Table]:
+    """Return a table for each prompt with the continuations of all methods, as code, with line ends as `\\n`."""
+
+    def code(text: str) -> str:
+        return "`" + visible(text).replace("`", "'") + "`"
 
     def row(name: str, found: Mapping[str, Any], prompt: int) -> list[str]:
         if "problem" in found:
-            return [name, "-", f"none: {found['problem']}"]
-        return [name, share(found["distinct"]), visible(found["continuations"][prompt])]
+            return [name, "-", code(f"none: {found['problem']}")]
+        return [name, share(found["distinct"]), code(found["continuations"][prompt])]
 
-    return [
-        (visible(text), [row(name, found, prompt) for name, found in writers.items()])
-        for prompt, text in enumerate(generated["prompts"])
-    ]
+    writers = {"the text itself": generated["text"], **generated["methods"]}
+    how = f"by models of seed {generated['seed']} at temperature {generated['temperature']}, which test no claim"
+    return {
+        f"Continuations of prompt {place + 1} {how}": (
+            ["method", "share of distinct tokens", f"continuation of {code(prompt)}"],
+            [row(name, found, place) for name, found in writers.items()],
+        )
+        for place, prompt in enumerate(generated["prompts"])
+    }
 
 
 def shown(value: int | float | None, form: str) -> str:
@@ -415,10 +345,6 @@ def perplexity(value: int | float | None) -> str:
 
 def _mean(values: Sequence[int | float | None], form: str) -> str:
     return shown(float(np.mean(np.array(values, dtype=float))), form)
-
-
-def _mib(size: int | float) -> str:
-    return shown(size / MIB, ",.1f" if size >= 10 * MIB else ",.2f")
 
 
 def _over_seeds(values: Mapping[str, Any]) -> str:

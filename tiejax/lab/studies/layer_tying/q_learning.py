@@ -21,6 +21,7 @@ from tiejax.training.keys import stream
 
 DISCOUNT = 0.99
 LOWEST, HIGHEST = -10.0, 10.0
+OPTIMIZER = optax.adamw(1e-3, weight_decay=0.01)
 
 Reward = Literal["negative-loss", "negative-ppl", "clipped-ppl"]
 Network = dict[str, Float[Array, "..."]]
@@ -126,21 +127,16 @@ def returns_of(reward: np.ndarray) -> np.ndarray:
     return found
 
 
-def make_optimizer() -> optax.GradientTransformation:
-    """Return the AdamW of the agent: learning rate .001, weight decay .01."""
-    return optax.adamw(1e-3, weight_decay=0.01)
-
-
 def start(key: Key[Array, ""], layers: int) -> Learner:
     """Return an untrained learner."""
     network = init(key, layers)
-    return Learner(network, make_optimizer().init(network))
+    return Learner(network, OPTIMIZER.init(network))
 
 
 def learn(learner: Learner, transition: Transition) -> tuple[Learner, Float[Array, ""]]:
     """Update the learner on a transition; return it and the squared error before the update."""
     loss, grads = jax.value_and_grad(squared_error)(learner.network, transition)
-    updates, opt_state = make_optimizer().update(grads, learner.opt_state, learner.network)
+    updates, opt_state = OPTIMIZER.update(grads, learner.opt_state, learner.network)
     network = optax.apply_updates(learner.network, updates)
     return Learner(network, opt_state), loss
 

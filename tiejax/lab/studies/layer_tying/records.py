@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flax.traverse_util
 import numpy as np
 
 from tiejax.lab.runs.arrays import arrays_of, npz
@@ -27,9 +28,9 @@ class Log:
 
     def add(self, group: str, **fields: Any) -> None:
         """Add a row to a group."""
-        rows = self._rows.setdefault(group, {name: [] for name in fields})
+        rows = self._rows.setdefault(group, {})
         for name, value in fields.items():
-            rows[name].append(value)
+            rows.setdefault(name, []).append(value)
 
     def values(self, group: str, name: str) -> list[Any]:
         """Return the values added so far under a name of a group."""
@@ -42,16 +43,12 @@ class Log:
 
 def records_file(records: Records) -> bytes:
     """Serialise the records of a model as an .npz file."""
-    return npz({f"{group}/{name}": values for group, fields in records.items() for name, values in fields.items()})
+    return npz(flax.traverse_util.flatten_dict(records, sep="/"))
 
 
 def read_records(content: bytes) -> Records:
     """Parse the records of a model from an .npz file."""
-    records: Records = {}
-    for key, values in arrays_of(content).items():
-        group, _, name = key.partition("/")
-        records.setdefault(group, {})[name] = values
-    return with_values(records)
+    return with_values(flax.traverse_util.unflatten_dict(arrays_of(content), sep="/"))
 
 
 def with_values(records: Mapping[str, Mapping[str, np.ndarray]]) -> Records:
@@ -67,20 +64,20 @@ def points_of(records: Records, method: str, seed: int, k: int) -> dict[int, dic
 
     k: steps per action of an agent.
     """
+    steps, validation = records["step"], records["validation"]
+    trained = 1 + np.arange(len(steps["loss"]))
     rows = {
-        "train_loss": (records["step"]["loss"], 1 + np.arange(len(records["step"]["loss"]))),
-        "distinct_layers": (records["step"]["distinct"], 1 + np.arange(len(records["step"]["distinct"]))),
-        "validation_loss": (records["validation"]["loss"], records["validation"]["step"]),
+        "train_loss": (trained, steps["loss"]),
+        "distinct_layers": (trained, steps["distinct"]),
+        "validation_loss": (validation["step"], validation["loss"]),
     }
     if "action" in records:
         # The last action of a run may be followed by fewer steps.
-        rows["reward"] = (
-            records["action"]["reward"],
-            np.minimum(k * (1 + np.arange(len(records["action"]["reward"]))), len(rows["train_loss"][0])),
-        )
+        rewards = records["action"]["reward"]
+        rows["reward"] = np.minimum(k * (1 + np.arange(len(rewards))), len(trained)), rewards
     points: dict[int, dict[str, float]] = {}
-    for name, (values, steps) in rows.items():
-        for step, value in zip(steps.tolist(), values.tolist(), strict=True):
+    for name, (at_step, values) in rows.items():
+        for step, value in zip(at_step.tolist(), values.tolist(), strict=True):
             points.setdefault(step, {})[series_name(name, method, f"seed-{seed}")] = value
     return dict(sorted(points.items()))
 

@@ -31,10 +31,7 @@ AFTER_AGENT = ("random-map", "found-map")  # trained after the agent of their se
 METHODS = (*AGENTS, *MAPS, *AFTER_AGENT)
 BY_DEFAULT = [name for name in METHODS if name != "middle-cycle"]  # the same as sandwich with three distinct layers
 NOT_STATIC = ("untied", *AGENTS, *AFTER_AGENT)  # every other method is a fixed map
-# Methods of a class share a learning rate: without ties; fixed and random maps; maps with one distinct layer; those with a
-# low-rank adaptation; those with each residual scale. Each agent, and each variant of another width or with initial weights, is
-# a class of its own.
-CLASSES = ("untied", "shared", "looped", "adapted", *(f"scaled {scale}" for scale in SCALES if SCALES[scale]))
+UNCHANGED = Variant("untied")  # what a method is that is no variant
 TUNING_SEED = 1000  # the first seed that chooses learning rates
 
 
@@ -104,10 +101,8 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         reward: the agent's reward, computed from the loss of one more training batch after each action: negative-loss,
             negative-ppl (as in the paper), or clipped-ppl (as in the published code: clipped to [-10, 10], so that it is
             constant while perplexity is above 10)
-        details: own (the choices of this library), or published (those of the published code for a causal model: the end token
-            is the last target of every block, gradients are clipped by their norm + 1e-6, GPT-2 has one position more than the
-            context, held-out text is evaluated in batches of 10 blocks with equal weights, and the reward's batch may repeat
-            blocks that were just trained on)
+        details: own (the choices of this library), or published (those of the published code for a causal model, which
+            docs/results/layer_tying_details.md lists)
         moments: Adam's moments of a layer that becomes independent: copy (those of its owner) or zero; with --ties published
             every layer has separate moments throughout
         epsilon_floor: minimum probability of a random action; the probability is .95 to the power of the episode until it
@@ -300,20 +295,23 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
 
     def form(self, method: str) -> Form:
         """Return what a method changes in the model."""
-        variant, feed_forward = self.variants_by_name.get(method) or Variant("untied"), self.feed_forward or 4 * self.width
+        variant, feed_forward = self.variants_by_name.get(method, UNCHANGED), self.feed_forward or 4 * self.width
         width = variant.width or self.width
         return Form(width, feed_forward * width // self.width, variant.lora_rank, SCALES[variant.residual_scale])
 
     def class_of(self, method: str) -> str:
-        """Return the class of a method, whose methods share a learning rate."""
-        variant = self.variants_by_name.get(method)
+        """Return the class of a method, whose methods share a learning rate.
+
+        Each agent, and each variant of another width or with initial weights, is a class of its own.
+        """
+        variant = self.variants_by_name.get(method, UNCHANGED)
         if method in AGENTS:
             return method
-        if variant is not None and (variant.initial_weights is not None or variant.width is not None):
+        if variant.initial_weights is not None or variant.width is not None:
             return f"variant {method}"
-        if variant is not None and variant.lora_rank:
+        if variant.lora_rank:
             return "adapted"
-        if variant is not None and SCALES[variant.residual_scale]:
+        if SCALES[variant.residual_scale]:
             return f"scaled {variant.residual_scale}"
         owner = self.fixed_map(method)
         distinct = None if owner is None else len(set(owner.tolist()))
@@ -339,7 +337,7 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         first: dict[str, str] = {}
         for method in self.names:  # the methods that need an agent come last
             first.setdefault(self.class_of(method), "random-map" if method in AFTER_AGENT else method)
-        return dict(sorted(first.items(), key=lambda item: _place(item[0])))
+        return dict(sorted(first.items(), key=lambda item: item[0] in AGENTS))  # which take longest
 
     @property
     def gated(self) -> list[str]:
@@ -359,11 +357,6 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
         at_once = [name for name in self.methods if name not in AFTER_AGENT]
         waiting = [name for name in self.methods if name in AFTER_AGENT]
         return [*sorted(at_once, key=lambda name: name not in AGENTS), *(self.maps or {}), *(self.variants or {}), *waiting]
-
-
-def _place(name: str) -> int:
-    """Return the place of a class of methods in the order in which rates are tried: agents, which take longest, come last."""
-    return CLASSES.index(name) if name in CLASSES else len(CLASSES) + (name in AGENTS)
 
 
 STUDY = Study(

@@ -74,20 +74,14 @@ def _on_device(settings: Any, vocabulary: int) -> int:
 
 
 def records_bytes(settings: Any) -> int:
-    """Return the bytes of the records of all models: their steps, and the actions of agents."""
-    of_seed = sum(_records_of(settings, name, settings.steps) for name in settings.names)
-    tried = (_records_of(settings, name, steps) * number for name in settings.classes for steps, number in tried_of(settings))
-    return settings.number_of_seeds * of_seed + sum(tried)
+    """Return the bytes of the records of all models: their steps, and the actions of agents.
 
-
-def tried_of(settings: Any) -> list[tuple[int, int]]:
-    """Return (steps, number) of the models of one class that are certain to be trained to choose its learning rate."""
-    if settings.rates is None:
-        return []
-    pairs, seeds = len(settings.rates) * len(settings.factors), settings.rate_seeds
-    if settings.screened:
-        return [(short_of(settings.steps), pairs), (settings.steps, KEPT * seeds)]
-    return [(settings.steps, pairs * seeds)]
+    Of the models that choose learning rates, those count that are certain to be trained.
+    """
+    pairs, seeds, steps = len(settings.rates or ()) * len(settings.factors), settings.rate_seeds, settings.steps
+    tried = [(short_of(steps), pairs), (steps, KEPT * seeds)] if settings.screened else [(steps, pairs * seeds)]
+    of_classes = sum(_records_of(settings, name, taken) * models for name in settings.classes for taken, models in tried)
+    return settings.number_of_seeds * sum(_records_of(settings, name, steps) for name in settings.names) + of_classes
 
 
 def _records_of(settings: Any, method: str, steps: int) -> int:

@@ -100,7 +100,11 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
     tried = tune(jobs, settings)
     check_tried(settings, tried, lambda seed: losses_of_bigram(settings, text, seed)["selection"], console)
     jobs.rates = {kind: each.pair for kind, each in tried.items()}
-    bigram = bigram_of(settings, text, parts_begun(launched)[0][0], console)
+    bigram = None
+    if settings.objective == "causal":
+        with console.stage("bigram model"):
+            seed = parts_begun(launched)[0][0]
+            bigram = {"seed": seed, "losses": losses_of_bigram(settings, text, seed)}
     while True:
         jobs.train(reported())
         parts = parts_begun(launched)
@@ -115,14 +119,6 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
             findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks, tested)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
             return tried, {"sizes": sizes, **passed, **findings, **facts_of(looks, parts)}, runs
-
-
-def bigram_of(settings: Settings, text: Text, seed: int, console: Console) -> Results | None:
-    """Return the losses of the bigram model of a seed, for results.json; None if masked."""
-    if settings.objective == "masked":
-        return None
-    with console.stage("bigram model"):
-        return {"seed": seed, "losses": losses_of_bigram(settings, text, seed)}
 
 
 def gate_of(settings: Settings, bigram: Results | None, metrics: Metrics) -> Results:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Int, Integer
+from jaxtyping import Int
 
 from tiejax import training
 from tiejax.lab.runs.console import Console
@@ -17,7 +17,7 @@ from tiejax.lab.studies.layer_tying import sizes
 from tiejax.lab.studies.layer_tying.job import Data
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.text import blocks, streams
-from tiejax.text.ngram import Bigram, bigram
+from tiejax.text.ngram import bigram
 from tiejax.text.sequences import SPLITS
 from tiejax.text.streams import Streams
 
@@ -74,9 +74,16 @@ def build_data(settings: Settings, text: Text) -> Data:
         return [BlockBatch(tokens, ones, key) for tokens, key in zip(sampled, keys, strict=True)]
 
     def held_out(split: str, most: int | None) -> list[tuple[BlockBatch, float]]:
-        batch_size = PUBLISHED_HELD_OUT_BATCH if published else settings.batch_size
-        batches = held_out_batches(text.blocks[split], split, batch_size, most)
-        return [(batch, 1.0) for batch, _ in batches] if published else batches
+        """Return batches, with the same masks for all models; the last one is padded with blocks of weight 0."""
+        whole, rows = text.blocks[split], PUBLISHED_HELD_OUT_BATCH if published else settings.batch_size
+        chosen, masks = blocks.spread(len(whole), most), training.stream(jax.random.key(0), f"{split} masks")
+        batches = []
+        for first in range(0, len(chosen), rows):
+            some = chosen[first : first + rows]
+            weight = (np.arange(rows) < len(some)).astype(np.float32)
+            batch = BlockBatch(whole[np.resize(some, rows)], weight, jax.random.fold_in(masks, first))
+            batches.append((batch, 1.0 if published else float(len(some))))
+        return batches
 
     return Data(
         group,
@@ -99,30 +106,28 @@ def keys_of(root: jax.Array, number: int | jax.Array, count: int) -> tuple[jax.A
     return tuple(jax.random.fold_in(jax.random.fold_in(root, number), index) for index in range(count))
 
 
-def held_out_batches(whole: np.ndarray, split: str, batch_size: int, most: int | None = None) -> list[tuple[BlockBatch, float]]:
-    """Return the blocks of a split in batches, each with its number of blocks: all, or `most` spread evenly over the split.
-
-    Masks are the same for all models. The last batch is padded with blocks of weight 0.
-    """
-    chosen = blocks.spread(len(whole), most)
-    masks, batches = training.stream(jax.random.key(0), f"{split} masks"), []
-    for first in range(0, len(chosen), batch_size):
-        rows = chosen[first : first + batch_size]
-        weight = (np.arange(batch_size) < len(rows)).astype(np.float32)
-        batch = BlockBatch(whole[np.resize(rows, batch_size)], weight, jax.random.fold_in(masks, first))
-        batches.append((batch, float(len(rows))))
-    return batches
-
-
 def losses_of_bigram(settings: Settings, text: Text, seed: int) -> dict[str, float]:
     """Return the losses of the bigram model of the blocks on which a seed trains, in nats a token, judged as those of models.
 
     `test` and `validation`: of the blocks on which the best step is evaluated. `selection`: of the blocks of a validation.
     """
-    model = bigram(*_pairs(settings, text, text.blocks["train"][seen(settings, text, seed)]), text.streams.vocabulary)
-    data = build_data(settings, text)
-    batches = {**data.held_out, "selection": data.selection}
-    return {name: _loss(settings, text, model, batches[name]) for name in ("test", "validation", "selection")}
+    data, published = build_data(settings, text), settings.details == "published"
+
+    def pairs(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens before predicted ones, and those; with published details, the end token is one."""
+        if published:
+            blocks = np.pad(blocks, ((0, 0), (0, 1)), constant_values=text.streams.begin)
+        return blocks[:, :-1], blocks[:, 1:]
+
+    def loss(batches: Sequence[tuple[BlockBatch, float]]) -> float:
+        """Return the mean loss of weighted batches, as `job.mean_loss` does."""
+        rows = [np.asarray(batch.tokens)[np.asarray(batch.weight) > 0] for batch, _ in batches]
+        losses = [-np.log(model.probabilities(*pairs(blocks))).mean() for blocks in rows]
+        return float(np.average(losses, weights=[weight for _, weight in batches]))
+
+    model = bigram(*pairs(text.blocks["train"][seen(settings, text, seed)]), text.streams.vocabulary)
+    judged = {**data.held_out, "selection": data.selection}
+    return {name: loss(judged[name]) for name in ("test", "validation", "selection")}
 
 
 def seen(settings: Settings, text: Text, seed: int) -> Int[np.ndarray, " blocks"]:
@@ -130,19 +135,3 @@ def seen(settings: Settings, text: Text, seed: int) -> Int[np.ndarray, " blocks"
     assert settings.steps is not None
     groups = range(-(-settings.steps // settings.k))
     return np.unique(np.concatenate([drawn(settings, text, seed, group)[:-1] for group in groups])[: settings.steps])
-
-
-def _pairs(
-    settings: Settings, text: Text, blocks: Integer[np.ndarray, "number context"]
-) -> tuple[Integer[np.ndarray, "number places"], Integer[np.ndarray, "number places"]]:
-    """Return the tokens of blocks before predicted ones, and those; with published details, the end token is one."""
-    if settings.details == "published":
-        blocks = np.pad(blocks, ((0, 0), (0, 1)), constant_values=text.streams.begin)
-    return blocks[:, :-1], blocks[:, 1:]
-
-
-def _loss(settings: Settings, text: Text, model: Bigram, batches: Sequence[tuple[BlockBatch, float]]) -> float:
-    """Return the mean loss of weighted batches, as `job.mean_loss` does."""
-    rows = [np.asarray(batch.tokens)[np.asarray(batch.weight) > 0] for batch, _ in batches]
-    losses = [-np.log(model.probabilities(*_pairs(settings, text, blocks))).mean() for blocks in rows]
-    return float(np.average(losses, weights=[weight for _, weight in batches]))

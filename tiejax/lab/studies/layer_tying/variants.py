@@ -39,44 +39,39 @@ def check_variants(given: Mapping[str, Mapping[str, Any]], names: Sequence[str],
     names: all methods of the run. layers, heads: of the model.
     """
     for name, fields in given.items():
-        variant = _checked(name, fields, layers, heads)
-        for field in ("better_than", "not_worse_than"):
-            other = getattr(variant, field)
-            if other is not None and (other not in names or other == name):
-                raise BadInput(f"--variants: {cut(name)}: {field}: expected another method of the run, got {cut(other)}")
+        if problem := _problem(fields, [other for other in names if other != name], layers, heads):
+            raise BadInput(f"--variants: {cut(name)}: {problem}")
 
 
-def _checked(name: str, fields: Mapping[str, Any], layers: int, heads: int) -> Variant:
-    """Return a variant; raises BadInput, which names the field."""
-
-    def refuse(problem: str) -> BadInput:
-        return BadInput(f"--variants: {cut(name)}: {problem}")
-
+def _problem(fields: Mapping[str, Any], others: Sequence[str], layers: int, heads: int) -> str | None:
+    """Return the first reason why the fields of a variant are invalid, None if they are valid; others: the other methods."""
     if "map" not in fields:
-        raise refuse(f"expected fields with a map, such as {{map: sequence, lora_rank: 4}}, got {cut(fields)}")
+        return f"expected fields with a map, such as {{map: sequence, lora_rank: 4}}, got {cut(fields)}"
     if unknown := [field for field in fields if field not in Variant._fields]:
-        raise refuse(f"unknown field {cut(unknown[0])!r}; the fields are {', '.join(Variant._fields)}")
+        return f"unknown field {cut(unknown[0])!r}; the fields are {', '.join(Variant._fields)}"
     variant = Variant(**fields)
-    if isinstance(variant.map, str):
-        if variant.map not in MAPS:
-            raise refuse(f"map: expected one of {', '.join(MAPS)} or a list of layers, got {cut(variant.map)}")
-    else:
+    if not isinstance(variant.map, str):
         try:
             check_maps({"map": variant.map}, layers)
         except TieError as error:
-            raise refuse(str(error)) from None
+            return str(error)
+    elif variant.map not in MAPS:
+        return f"map: expected one of {', '.join(MAPS)} or a list of layers, got {cut(variant.map)}"
     for field, least, most in (("distinct", 1, layers), ("lora_rank", 0, MOST), ("width", 1, MOST)):
         value = getattr(variant, field)
         absent = value is None and field != "lora_rank"
         if not absent and (type(value) is not int or not least <= value <= most):
-            raise refuse(f"{field}: expected a whole number from {least} to {most:,}, got {cut(value)}")
+            return f"{field}: expected a whole number from {least} to {most:,}, got {cut(value)}"
     if variant.distinct is not None and variant.map not in WITH_DISTINCT:
-        raise refuse(f"distinct: the map determines the distinct layers, except for {', '.join(WITH_DISTINCT)}; leave it out")
+        return f"distinct: the map determines the distinct layers, except for {', '.join(WITH_DISTINCT)}; leave it out"
     if not isinstance(variant.residual_scale, str) or variant.residual_scale not in SCALES:
-        raise refuse(f"residual_scale: expected one of {', '.join(SCALES)}, got {cut(variant.residual_scale)}")
+        return f"residual_scale: expected one of {', '.join(SCALES)}, got {cut(variant.residual_scale)}"
     if variant.width is not None and variant.width % heads:
-        raise refuse(f"width: expected a multiple of --heads {heads}, got {variant.width}")
+        return f"width: expected a multiple of --heads {heads}, got {variant.width}"
     file = variant.initial_weights
     if file is not None and (not isinstance(file, str) or not file):
-        raise refuse(f"initial_weights: expected the path of a file of weights, got {cut(file)!r}")
-    return variant
+        return f"initial_weights: expected the path of a file of weights, got {cut(file)!r}"
+    for field in ("better_than", "not_worse_than"):
+        if (other := getattr(variant, field)) is not None and other not in others:
+            return f"{field}: expected another method of the run, got {cut(other)}"
+    return None
