@@ -74,14 +74,9 @@ def parameter_leaves(params: PyTree) -> dict[str, OwnedLeaf]:
 
 
 def owned_leaves(state: PyTree, params: PyTree) -> dict[str, OwnedLeaf]:
-    """Return the leaves of an optimizer state that belong to single parameters, by path.
+    """Return the leaves of an optimizer state of `params` that belong to single parameters, by path as in `leaves_by_path`.
 
-    Args:
-        state: Any optimizer state of `params`, or a tree like `params`. Leaves may be shapes and dtypes.
-        params: Full or stored parameters.
-
-    Returns:
-        A mapping from the paths of these leaves, as in `leaves_by_path`, to their parts.
+    state: any optimizer state, or a tree like `params`; its leaves may be shapes and dtypes. params: full or stored.
     """
     found: dict[str, OwnedLeaf] = {}
 
@@ -157,17 +152,9 @@ def fits(leaf: Any, like: Any) -> bool:
 
 
 def fitted(state: PyTree, like: PyTree) -> PyTree:
-    """Return an optimizer state in the containers of `like`, after a check of its paths, shapes and dtypes.
+    """Return an optimizer state in the containers of `like`, the shapes and dtypes of what the optimizer's `init` returns.
 
-    Args:
-        state: An optimizer state.
-        like: Shapes and dtypes of the state that the optimizer's `init` returns.
-
-    Returns:
-        The leaves of `state` in a tree like `like`.
-
-    Raises:
-        TieError: A leaf is missing, superfluous, or of another shape or dtype.
+    Raises TieError if a leaf is missing, superfluous, or of another shape or dtype.
     """
     leaves, (wanted, treedef) = leaves_by_path(state)[0], leaves_by_path(like)
     for path in {**wanted, **leaves}:
@@ -231,22 +218,16 @@ def is_lost(tie: Tie, leaf: OwnedLeaf, value: Any) -> bool:
 def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, shape: Shape, back: bool = False) -> Any:
     """Return the leaf `to` of a tie's target, given that of its source: of the parameters, or of their optimizer state.
 
-    In a state, entries move as in the parameters, but are neither scaled nor cast.
+    In a state, entries move as in the parameters, but are neither scaled nor cast. Raises TieError if the state has no such
+    leaf, or its transform is unknown.
 
     Args:
         tie: A resolved tie.
         leaves: Leaves of the parameters or of the optimizer state, by path.
         to: The leaf to compute.
-        like: The present leaf, or its shape and dtype.
+        like: The present leaf, or its shape and dtype, which the result has as well.
         shape: Shape of the source.
-        back: Compute the leaf of the source from the target's instead; entries that the target does not read are those of
-            `like`.
-
-    Returns:
-        The transformed leaf, in the shape and dtype of `like`.
-
-    Raises:
-        TieError: The state has no such leaf, or its transform is unknown.
+        back: Compute the leaf of the source from the target's instead; `like` has the entries that the target does not read.
     """
     origin = tie.target if back else tie.source
     leaf = leaves.get(to.path(origin))
