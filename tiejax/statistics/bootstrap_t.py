@@ -27,12 +27,8 @@ ROUNDING = 1e-9  # relative, of t
 def statistics(differences: Sequence[np.ndarray]) -> list[Float[np.ndarray, " resamples"]]:
     """Return t* of all resamples of every claim in ascending order, computed in float64 on the default device.
 
-    Args:
-        differences: for each claim a difference per seed, not all equal. Claims with as many seeds have the same resamples.
-
-    Returns:
-        The sorted t* in the order of the claims. A resample without spread has an infinite t*, or 0 if its mean is that of the
-        data.
+    The differences of a claim are not all equal. Claims with as many seeds have the same resamples. A resample without spread
+    has an infinite t*, or 0 if its mean is that of the data.
     """
     results: dict[int, np.ndarray] = {}
     for seeds in sorted({len(d) for d in differences}):

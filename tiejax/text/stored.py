@@ -90,13 +90,10 @@ def prepare(
 
     Args:
         form: the type of the prepared set.
-        names: the names of the texts by setting, as in `corpus.sources`.
+        names: the names of the texts by setting, as in `corpus.sources`, as are `text_feature` and `tfds_dir`.
         recipe: (texts, their fingerprints, vocab_size) -> how to tokenise them; called while the folder is locked.
-        tokenizer: as in `tokenizer.load`; None to train one, once per text.
-        vocab_size: maximum size of the vocabulary if a tokenizer is trained.
+        tokenizer: as in `tokenizer.load`; None to train one, once per text, of at most `vocab_size` tokens.
         folder: folder of prepared data, created if missing.
-        text_feature: as in `corpus.sources`.
-        tfds_dir: as in `corpus.sources`.
         trained: file of a tokenizer trained on this text earlier, used instead of training one.
         say: called with one-line messages for the user.
         progress: called with (phase, done, total) from time to time.

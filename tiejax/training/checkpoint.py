@@ -209,18 +209,13 @@ class Checkpoints:
             )
         if tying.ties_from_json(json.dumps(content["ties"])) != tying.ties_from_json(tying.ties_to_json(self.ties)):
             raise CheckpointMismatch(f"checkpoint {at} has other ties than this run: {str(content['ties'])[:80]}")
-        leaves, treedef = jax.tree.flatten(like)
-        state = arrays.pop("state")
-        if len(state) != len(leaves):
-            raise CheckpointMismatch(f"checkpoint {at} has {len(state)} arrays; this run's state has {len(leaves)}")
-        for number, leaf in enumerate(leaves):
-            name = f"{number:04d}"
-            if state[name].shape != leaf.shape or state[name].dtype != leaf.dtype:
-                raise CheckpointMismatch(
-                    f"checkpoint {at}: array {name} is {state[name].dtype} {state[name].shape}, "
-                    f"this run's is {leaf.dtype} {leaf.shape}"
-                )
-        restored_state = jax.tree.unflatten(treedef, [state[f"{n:04d}"] for n in range(len(leaves))])
+        numbered = {f"array/{int(name)}": array for name, array in arrays.pop("state").items()}
+        if len(numbered) != len(leaves := jax.tree.leaves(like)):
+            raise CheckpointMismatch(f"checkpoint {at} has {len(numbered)} arrays; this run's state has {len(leaves)}")
+        try:
+            restored_state = from_arrays(numbered, like, "array")
+        except ValueError as error:
+            raise CheckpointMismatch(f"checkpoint {at}: {error}") from None
         if (files := content.get("files")) is not None:
             return step, restored_state, RecordFiles.opened(self.record_folder, files)
         return step, restored_state, {group.removeprefix("record."): fields for group, fields in arrays.items()}

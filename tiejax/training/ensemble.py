@@ -213,17 +213,9 @@ class Ensemble:
                         raise tying.TieError(f"{tie}: the leaves of arm {arm} differ although they are tied")
 
     def train(self, keys: SeedKey, state: Any, first: jax.Array, stop: jax.Array, fed_at: Callable[[jax.Array], Any]) -> Any:
-        """Train all members for the steps first, ..., stop - 1, each as `step` does.
+        """Return all members, in the form of `state`, after the steps first, ..., stop - 1, each as in `step`.
 
-        Args:
-            keys: the keys of the seeds.
-            state: members `[seed, arm, ...]`, or split members.
-            first: the first step.
-            stop: the step after the last.
-            fed_at: step -> the feed's data `[seed, ...]` for the step, None without a feed.
-
-        Returns:
-            The members, in the form of `state`.
+        fed_at: step -> the feed's data `[seed, ...]` for the step, None without a feed.
         """
         if isinstance(self.source, DrawAhead):
             return self._train_drawn(self.source, keys, state, first, stop)
@@ -248,16 +240,10 @@ class Ensemble:
     def step(
         self, keys: SeedKey, state: TrainState | SplitMembers, number: jax.Array, fed: Any = None
     ) -> tuple[Any, dict[str, jax.Array]]:
-        """Train all members `[seed, arm]` for one step, on one batch per seed, shared by its arms.
+        """Train all members for one step, on one batch per seed, shared by its arms.
 
-        Args:
-            keys: the keys of the seeds.
-            state: the members; unrolled ones may be split.
-            number: the step.
-            fed: the source's data `[seed, ...]` for the step.
-
-        Returns:
-            The members, in the form of `state`, and the metrics `[seed, arm]` of the loss.
+        keys: of the seeds. state: members `[seed, arm, ...]`; unrolled ones may be split. number: the step. fed: the source's
+        data `[seed, ...]` for it. Returns the members, in the form of `state`, and the metrics `[seed, arm]` of the loss.
         """
 
         def loss(params: PyTree, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:

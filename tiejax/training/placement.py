@@ -167,22 +167,20 @@ class Layout:
 
 
 def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, shared: PyTree, devices_each: int = 1) -> PyTree:
-    """Return the results of a function of every member as numpy arrays `[seed, arm, ...]`.
-
-    It is applied on the devices over which training distributes the members. Matrix products of float32 are computed in full
-    float32.
-
-    Args:
-        function: (member, shared) -> tree of arrays.
-        members: leaves `[seed, arm, ...]`.
-        shared: arrays that are the same for all members; of numpy in a run of several processes.
-        devices_each: devices per member. All of them receive its whole leaves and compute the same.
-    """
+    """Return the results of `member_map` for members and shared arrays, for functions that are called once."""
     return member_map(function, devices_each)(members, shared)
 
 
 def member_map(function: Callable[[PyTree, PyTree], PyTree], devices_each: int = 1) -> Callable[[PyTree, PyTree], PyTree]:
-    """Return `map_members` of a function, (members, shared) -> results, which is compiled once for all calls with one form."""
+    """Return the function (members, shared) -> results of every member as numpy arrays `[seed, arm, ...]`.
+
+    It is compiled once for all calls with one form, and runs on the devices over which training distributes the members. Matrix
+    products of float32 are computed in full float32.
+
+    function: (member, shared) -> tree of arrays. members: leaves `[seed, arm, ...]`. shared: arrays that are the same for all
+    members; of numpy in a run of several processes. devices_each: devices per member; all of them receive its whole leaves and
+    compute the same.
+    """
     everywhere = PartitionSpec()
 
     @jax.jit

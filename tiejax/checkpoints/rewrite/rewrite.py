@@ -81,19 +81,12 @@ def rewrite(
     left_out: Collection[str],
     card: str,
 ) -> None:
-    """Write a modified copy of a checkpoint's folder.
+    """Write a modified copy of a checkpoint's folder to `out`.
 
-    Args:
-        checkpoint: the checkpoint to copy
-        out: the folder to write
-        config: the new content of config.json
-        added: file of the checkpoint -> parts to append to it, which replace tensors of the same names
-        left_out: names of tensors to leave out; a file left without tensors is not written
-        card: text to append to the model card, README.md
-
-    Raises:
-        CheckpointError: if `out` or the folder cannot be used (see `check_new`), or the folder cannot be read
-        OSError: if `out` cannot be written
+    config: the new content of config.json. added: file of the checkpoint -> parts to append to it, which replace tensors of the
+    same names. left_out: names of tensors to leave out; a file left without tensors is not written. card: text to append to the
+    model card, README.md. Raises CheckpointError if `out` or the folder cannot be used (see `check_new`) or the folder cannot
+    be read, OSError if `out` cannot be written.
     """
     listed = check_new(checkpoint, out)
     leave = {part.name for parts in added.values() for part in parts} | set(left_out)
