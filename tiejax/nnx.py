@@ -239,7 +239,9 @@ def filled(model: Any) -> Iterator[Any]:
     if all(id(variables[one.target]) in active and active[id(variables[one.target])][0].is_of(variables) for one in bound.ties):
         yield model  # a method calls another one
         return
-    before = {path: (variable.get_raw_value(), _is_filled(variable)) for path, variable in variables.items()}
+    before = {
+        path: (variable.get_raw_value(), bool(variable.get_metadata("filled", False))) for path, variable in variables.items()
+    }
     for one in bound.ties:
         raw, by_us = before[one.target]
         if not isinstance(variables[one.target], Tied) or (raw is not None and not by_us):
@@ -350,11 +352,6 @@ def _on_set(variable: Any, value: Any) -> Any:
 
 # The variables that are filled now, by identity: what fills them, and the path of the target.
 _ACTIVE: contextvars.ContextVar[dict[int, tuple[_Fill, str]]] = contextvars.ContextVar("tiejax_filled", default={})  # noqa: B039
-
-
-def _is_filled(variable: Any) -> bool:
-    """Return whether the array of a variable was put there for a method of the module, or of one that it was copied from."""
-    return bool(variable.get_metadata("filled", False))
 
 
 def _put(variable: Any, value: Any, is_filled: bool | None = None) -> None:

@@ -71,11 +71,9 @@ def _studentised(
 
 
 class BootstrapT:
-    """The bootstrap-t tests of one claim: p-values at any hypothetical mean, and intervals (see `sign_flips.SignFlips`).
+    """The bootstrap-t tests of one claim, from its differences, not all equal, and t* of their resamples, ascending.
 
-    Args:
-        differences: a finite difference per seed, not all equal.
-        statistics: t* of their resamples, ascending.
+    There are p-values at any hypothetical mean, and intervals (see `sign_flips.SignFlips`).
     """
 
     def __init__(self, differences: Float[np.ndarray, " seeds"], statistics: Float[np.ndarray, " resamples"]) -> None:

@@ -129,12 +129,7 @@ def _random_word(number: jax.Array) -> jax.Array:
 
 
 class SignFlips:
-    """The sign-flip tests of one claim: p-values at any hypothetical mean, and intervals.
-
-    Args:
-        differences: a finite difference per seed.
-        means: the subset means of these differences.
-    """
+    """The sign-flip tests of one claim, from its differences and their subset means: p-values at any mean, and intervals."""
 
     def __init__(self, differences: Float[np.ndarray, " seeds"], means: SubsetMeans) -> None:
         self._means, self._number = means, len(means.changed)

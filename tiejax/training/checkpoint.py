@@ -138,15 +138,9 @@ class Checkpoints:
 
         A damaged checkpoint is reported and, unless `read_only`, moved to `damaged/` next to `directory`.
 
-        Args:
-            like: arrays, or shapes and dtypes, in the structure of the state.
-
-        Returns:
-            Step, state and records, or None if there is no undamaged checkpoint.
-
-        Raises:
-            CheckpointMismatch: if an undamaged checkpoint belongs to another run, or has other ties or arrays.
-            OSError: with the path, if reading fails although the checkpoint may be intact.
+        like: arrays, or shapes and dtypes, in the structure of the state. Returns step, state and records, or None if there is
+        no undamaged checkpoint. Raises CheckpointMismatch if an undamaged checkpoint belongs to another run, or has other ties
+        or arrays; OSError, with the path, if reading fails although the checkpoint may be intact.
         """
         passed = set[int]()
         while steps := sorted(set(self._steps()) - passed):

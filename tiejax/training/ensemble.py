@@ -165,12 +165,7 @@ class Ensemble:
         return sorted({step for phase in self.every_phase for step in phase.change_steps})
 
     def start(self, seeds: Sequence[int]) -> EnsembleState:
-        """Return the members of these seeds before their first step.
-
-        Raises:
-            ValueError: if `arm_ties` does not have one column per resolved tie.
-            tying.TieError: if the ties do not fit the parameters.
-        """
+        """Return the members of these seeds before their first step; ValueError or TieError if ties and arms do not fit."""
         number = len(tying.resolve_full(self.ties, self._shapes)) if self.ties else 0
         if self.arm_ties.shape[1] not in (1, number):
             raise ValueError(
@@ -196,11 +191,7 @@ class Ensemble:
         return jax.jit(jax.vmap(jax.vmap(member, in_axes=(None, 0)), in_axes=(0, None)))
 
     def check(self, members: EnsembleState) -> None:
-        """Check that the leaves of every tie that is on are bitwise equal.
-
-        Raises:
-            tying.TieError: if they differ.
-        """
+        """Raise tying.TieError unless the leaves of every tie that is on are bitwise equal."""
         last = int(members.cursor) - 1  # ties that change at the cursor's step change when the next chunk starts
         was_on = [phase.starts_equal if last < 0 else phase.on(last) for phase in self.every_phase]
         params = jax.device_get(members.state.params)

@@ -91,11 +91,8 @@ def total(value: PyTree) -> PyTree:
 class Layout:
     """Distribution of seeds over the devices of a mesh, padded with copies of the last seed, whose results are dropped.
 
-    Attributes:
-        mesh: a mesh with the axes `SEEDS` and `DATA`.
-        seeds: number of seeds.
-        at_once: maximum number of seeds that a device trains at a time (default: all); a device's seeds are divided into blocks
-            of equal size.
+    mesh: with the axes `SEEDS` and `DATA`. at_once: maximum number of seeds that a device trains at a time (default: all); a
+    device's seeds are divided into blocks of equal size.
     """
 
     mesh: jax.sharding.Mesh
@@ -107,11 +104,7 @@ class Layout:
 
     @classmethod
     def over_all_devices(cls, seeds: int, devices_each: int, at_once: int | None = None) -> "Layout":
-        """Return the layout of `seeds` seeds over all devices, `devices_each` devices per member.
-
-        Raises:
-            ValueError: if `devices_each` does not divide the number of devices.
-        """
+        """Return the layout of `seeds` seeds over all devices, `devices_each` per member; ValueError if they do not divide."""
         if jax.device_count() % devices_each:
             raise ValueError(
                 f"devices: {jax.device_count()} devices cannot be divided into groups of {devices_each}; use a divisor"

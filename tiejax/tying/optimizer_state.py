@@ -42,14 +42,11 @@ NOT_TRANSFORMED = {"GaLoreState": "it projects a matrix and its transpose onto d
 class OwnedLeaf(NamedTuple):
     """A leaf of an optimizer state that belongs to one parameter; its path is `prefix + owner + suffix`.
 
-    Attributes:
-        prefix: Path of the subtree with the structure of the parameters, such as `0/mu/`.
-        owner: Path of the parameter.
-        suffix: Rest of the path, such as `/0`, where an optimizer keeps several arrays for a parameter.
-        classes: Names of the classes of the state that contain the subtree, the outermost first; none for a leaf of the
-            parameters themselves.
-        by_entry: Whether an array of the parameter's shape is known to hold one number for each entry. Other arrays of this
-            shape may be factors, such as those of Shampoo for the rows and columns of a square matrix.
+    prefix: path of the subtree with the structure of the parameters, such as `0/mu/`. owner: path of the parameter. suffix:
+    rest of the path, such as `/0`, where an optimizer keeps several arrays for a parameter. classes: names of the classes of
+    the state that contain the subtree, the outermost first; none for a leaf of the parameters themselves. by_entry: whether an
+    array of the parameter's shape is known to hold one number for each entry; others may be factors, such as those of Shampoo
+    for the rows and columns of a square matrix.
     """
 
     prefix: str
@@ -221,13 +218,9 @@ def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, s
     In a state, entries move as in the parameters, but are neither scaled nor cast. Raises TieError if the state has no such
     leaf, or its transform is unknown.
 
-    Args:
-        tie: A resolved tie.
-        leaves: Leaves of the parameters or of the optimizer state, by path.
-        to: The leaf to compute.
-        like: The present leaf, or its shape and dtype, which the result has as well.
-        shape: Shape of the source.
-        back: Compute the leaf of the source from the target's instead; `like` has the entries that the target does not read.
+    leaves: of the parameters or of the optimizer state, by path. like: the present leaf, or its shape and dtype, which the
+    result has as well. shape: of the source. back: compute the leaf of the source from the target's instead; `like` has the
+    entries that the target does not read.
     """
     origin = tie.target if back else tie.source
     leaf = leaves.get(to.path(origin))

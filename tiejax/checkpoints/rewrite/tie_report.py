@@ -171,17 +171,10 @@ class Pair(NamedTuple):
 class Report(NamedTuple):
     """The effect of tying a checkpoint.
 
-    Attributes:
-        keep: the table for both roles
-        relation: the relation of the two old tables
-        distances: distances of the new table from both old ones, relative to their norms
-        by: the source of the hidden states
-        states: the number of hidden states
-        whole: whether both models were run, so that the new input table has an effect
-        moved: the change of the logits
-        bytes_saved: bytes of the table that is no longer stored
-        any_scale: whether the scale of the hidden states is a guess, as no layer normalisation is known to precede the head
-        flagged: the source of the flag if the configuration already says tied, else None
+    keep: the table for both roles. relation: of the two old tables. distances: of the new table from both old ones, relative to
+    their norms. by: the source of the hidden states. whole: whether both models were run, so that the new input table has an
+    effect. any_scale: whether the scale of the hidden states is a guess, as no layer normalisation is known to precede the
+    head. flagged: the source of the flag if the configuration already says tied, else None.
     """
 
     keep: str
