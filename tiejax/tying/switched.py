@@ -19,14 +19,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from tiejax.tying.optimizer_state import (
-    check_separate,
-    counterpart,
-    is_lost,
-    owned_leaves,
-    parameter_leaves,
-    shapes_by_path,
-)
+from tiejax.tying.optimizer_state import check_separate, counterpart, is_lost, owned_leaves, parameter_leaves, shapes_by_path
 from tiejax.tying.tie import PyTree, leaves_by_path
 from tiejax.tying.tied_gradient import Switches, per_tie
 from tiejax.tying.ties import TiesLike, resolve_full

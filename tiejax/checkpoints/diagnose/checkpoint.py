@@ -11,7 +11,7 @@ from scipy import stats
 from tiejax.checkpoints.check import check
 from tiejax.checkpoints.diagnose.options import Options
 from tiejax.checkpoints.diagnose.relation import Arrays, extreme_tokens, relate
-from tiejax.checkpoints.diagnose.tables import INPUT, Progress, Ranked, Tables, counted, find_tables, no_progress, rank_tokens
+from tiejax.checkpoints.diagnose.tables import INPUT, Progress, Ranked, Tables, counted, find_tables, rank_tokens
 from tiejax.checkpoints.hub.checkpoint import Checkpoint
 from tiejax.checkpoints.hub.download import open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
@@ -20,6 +20,7 @@ from tiejax.checkpoints.hub.tables import HubTable, check_row
 from tiejax.geometry.norms import Norms, norms_and_equality
 from tiejax.system.json_values import plain
 from tiejax.system.memory import size_words
+from tiejax.text.sequences import ignore
 
 # Whether the two tables of a checkpoint are tied, as stored: the entry `fact` of the results.
 #   untied  two tables are stored, and some rows differ
@@ -35,7 +36,7 @@ ROW_BYTES = 128  # of all arrays with one entry per row, by measurement
 def diagnose_checkpoint(
     folder: Path | str,
     options: Options = Options(),  # noqa: B008 - immutable
-    progress: Progress = no_progress,
+    progress: Progress = ignore,
     without_texts: Callable[[ValueError], None] = lambda error: None,
 ) -> tuple[dict[str, Any], Arrays]:
     """Measure how similar the input and output embedding tables of a checkpoint are.
