@@ -31,6 +31,9 @@ FACTOR, FACTORS = "logit_scale", {"cohere": 0.0625, "cohere2": 0.0625}
 CAP, CAPS = "final_logit_softcapping", {"gemma2": 30.0, "gemma3_text": None, "gemma3n": 30.0, "gemma3n_text": 30.0}
 
 
+Transform = Callable[[np.ndarray], np.ndarray]  # of logits
+
+
 class Moved(NamedTuple):
     """Change of the logits over a set of states.
 
@@ -44,8 +47,8 @@ class Moved(NamedTuple):
     loss_after: float | None
 
 
-def logit_transform(config: dict[str, Any]) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what a model does to its logits before the softmax: cap * tanh(factor * logits / cap), or without a cap factor * logits.
+def logit_transform(config: dict[str, Any]) -> Transform:
+    """Return the function of a model's logits before its softmax: cap * tanh(factor * l / cap), or factor * l without a cap.
 
     Raises CheckpointError for a number in the configuration that is not finite or not above 0.
     """
@@ -129,11 +132,7 @@ def moved(
 
 
 def _logits(
-    table: OneTable,
-    before: np.ndarray,
-    after: np.ndarray,
-    bias: np.ndarray | None,
-    transform: Callable[[np.ndarray], np.ndarray],
+    table: OneTable, before: np.ndarray, after: np.ndarray, bias: np.ndarray | None, transform: Transform
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield, for each block of tokens, its first token and the old and new logits in float64; raises CheckpointError."""
     with np.errstate(all="ignore"):  # an overflow shows in the logits
