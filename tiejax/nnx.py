@@ -99,17 +99,6 @@ class Tied(nnx.Variable):
         return subtree_renderer(f"{type(self).__name__}({self.get_metadata('source')})", path)
 
 
-@dataclasses.dataclass(frozen=True)
-class Original:
-    """The type and the metadata of the variable that a `Tied` replaces."""
-
-    type: Any
-    metadata: tuple[tuple[str, Any], ...]
-
-    def __repr__(self) -> str:
-        return self.type.__name__
-
-
 class Bound(NamedTuple):
     """Resolved ties of a module, and the keys that lead to each of their sources and targets."""
 
@@ -150,7 +139,7 @@ def tie(model: Any, ties: TiesLike, wrt: Any = nnx.Param) -> Any:
     keys, variables = dict(bound.keys), bound.variables(model)
     for one in bound.ties:
         variable = variables[one.target]
-        original = Original(type(variable), tuple(sorted(variable.get_metadata().items())))
+        original = type(variable), tuple(sorted(variable.get_metadata().items()))
         _assign(model, keys[one.target], Tied(None, eager_sharding=False, source=one.source, original=original, filled=False))
     own_class: Any = type(model)
     object.__setattr__(model, "__class__", _tied_class(own_class, not jax.tree_util.all_leaves([model])))
@@ -184,8 +173,8 @@ def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New =
     with filled(model):
         values = {one.target: jnp.array(variables[one.target].get_raw_value(), copy=True) for one in bound.ties}
     for target, value in values.items():
-        original = variables[target].get_metadata("original")
-        _assign(model, keys[target], original.type.from_metadata(value, dict(original.metadata)))
+        kind, metadata = variables[target].get_metadata("original")
+        _assign(model, keys[target], kind.from_metadata(value, dict(metadata)))
     del model.tied_leaves
     object.__setattr__(model, "__class__", type(model).__bases__[0])
     if optimizer is not None:
@@ -250,7 +239,9 @@ def filled(model: Any) -> Iterator[Any]:
     if all(id(variables[one.target]) in active and active[id(variables[one.target])][0].is_of(variables) for one in bound.ties):
         yield model  # a method calls another one
         return
-    before = {path: (variable.get_raw_value(), _is_filled(variable)) for path, variable in variables.items()}
+    before = {
+        path: (variable.get_raw_value(), bool(variable.get_metadata("filled", False))) for path, variable in variables.items()
+    }
     for one in bound.ties:
         raw, by_us = before[one.target]
         if not isinstance(variables[one.target], Tied) or (raw is not None and not by_us):
@@ -361,11 +352,6 @@ def _on_set(variable: Any, value: Any) -> Any:
 
 # The variables that are filled now, by identity: what fills them, and the path of the target.
 _ACTIVE: contextvars.ContextVar[dict[int, tuple[_Fill, str]]] = contextvars.ContextVar("tiejax_filled", default={})  # noqa: B039
-
-
-def _is_filled(variable: Any) -> bool:
-    """Return whether the array of a variable was put there for a method of the module, or of one that it was copied from."""
-    return bool(variable.get_metadata("filled", False))
 
 
 def _put(variable: Any, value: Any, is_filled: bool | None = None) -> None:

@@ -14,7 +14,6 @@ from tiejax.checkpoints.hub.locate import (
     candidates,
     extra_prefix,
     read_by_all,
-    shown,
     stored_under,
     unknown,
     wrapped,
@@ -107,7 +106,7 @@ def judged(checkpoint: Checkpoint, tables: Stored) -> Judgement:
     if architecture is None:
         return _cannot_say(unknown(checkpoint))
     if relation == "nothing":
-        may_be = shown(candidates(checkpoint))
+        may_be = candidates(checkpoint)
         found = f"; tensors that may be: {may_be}" if may_be else ""
         return _cannot_say(f"no tensor has the name of a table of {architecture.name}{found}")
     if relation == "headless":

@@ -58,12 +58,7 @@ def fluctuation(values: np.ndarray, period: int) -> np.ndarray:
     the mean absolute deviation of the changes from their mean at the same phase of the period. Whatever repeats with the
     period, and a constant drift, do not count.
 
-    Args:
-        values: `[..., record]`.
-        period: number of records per period, at least 1.
-
-    Returns:
-        The fluctuation; NaN if there are fewer than two periods of changes.
+    period: number of records per period, at least 1. The fluctuation is NaN if there are fewer than two periods of changes.
     """
     changes = np.diff(values[..., -(2 * period + 1) :], axis=-1)
     if changes.shape[-1] < 2 * period:

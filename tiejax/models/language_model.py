@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
-from tiejax.models.embeddings import Embeddings, table_init
-from tiejax.models.layers import LAYER_NORM_EPSILON, Dense, default_dtype, layer_norm
+from tiejax.models import features_first
+from tiejax.models.embeddings import restarting_positions, table_init
+from tiejax.models.layers import LAYER_NORM_EPSILON, Dense, Dropout, default_dtype, layer_norm
 from tiejax.models.transformer import ACTIVATIONS
 
 # Paths of the input and the output table in the parameter tree.
@@ -86,7 +87,8 @@ class LanguageModel(nn.Module):
         norm_epsilon: Epsilon of the LayerNorms of input stage and head.
 
     Source: Bertolotti and Cazzola, ICML 2024, sections on EXor and on large-scale experiments; GPT-2: Radford et al., 2019;
-    tables of different widths: Chung et al., ICLR 2021.
+    BERT: Devlin et al., 2019; a narrow table with a map: ALBERT, Lan et al., 2020; tables of different widths: Chung et al.,
+    2021.
     """
 
     vocabulary: int
@@ -108,24 +110,48 @@ class LanguageModel(nn.Module):
     norm_epsilon: float = LAYER_NORM_EPSILON
 
     def setup(self) -> None:
+        width, normal = self.embed_width or self.width, jax.nn.initializers.normal(self.embedding_std)
+        init = table_init(self.embedding_std, self.padding)
+        self.embed = nn.Embed(self.vocabulary, width, embedding_init=init, param_dtype=default_dtype())
+        if self.max_positions is not None:
+            self.positions = nn.Embed(self.max_positions, width, embedding_init=normal, param_dtype=default_dtype())
+        if self.token_types is not None:
+            self.types = nn.Embed(self.token_types, width, embedding_init=normal, param_dtype=default_dtype())
+        if self.embedding_norm:
+            self.norm = layer_norm("norm", dtype=self.dtype, epsilon=self.norm_epsilon)
+        self.maps = self.projected or width != self.width
+        if self.maps:
+            kernel = jax.nn.initializers.normal(width**-0.5 if self.kernel_std is None else self.kernel_std)
+            self.projection = Dense(self.width, kernel_init=kernel, param_dtype=default_dtype(), dtype=self.dtype)
+        self.drop = Dropout(self.embedding_dropout)
         names = ("embedding_std", "padding", "kernel_std", "norm_epsilon", "dtype")
         shared: dict[str, Any] = {name: getattr(self, name) for name in names}
-        self.inputs = Embeddings(
-            self.vocabulary,
-            self.embed_width or self.width,
-            self.width,
-            max_positions=self.max_positions,
-            token_types=self.token_types,
-            norm=self.embedding_norm,
-            dropout=self.embedding_dropout,
-            projected=self.projected,
-            **shared,
-        )
-        # Place its parameters, such as `embed`, `positions` and `norm`, at the top of the tree, next to `encoder` and `head`.
-        nn.share_scope(self, self.inputs)
         self.head = PredictionHead(
             self.vocabulary, self.head_width or self.width, activation=self.head_activation, bias=self.head_bias, **shared
         )
+
+    def _inputs(
+        self,
+        tokens: Int[Array, "batch length"],
+        segments: Integer[Array, "batch length"] | None,
+        deterministic: bool,
+        token_types: Int[Array, "batch length"] | None,
+    ) -> Float[Array, "batch length width"]:
+        """Return the encoder's input, dropout(norm(E_in[token] + positions + token types)), mapped to H if widths differ."""
+        x = features_first.lookup(self.embed.embedding, tokens)
+        if self.padding is not None:
+            x = jnp.where((tokens == self.padding)[..., None], jax.lax.stop_gradient(x), x)
+        if self.max_positions is not None:
+            # Without segments a row is one segment.
+            places = jnp.arange(tokens.shape[1])[None] if segments is None else restarting_positions(segments)
+            x = x + self.positions(places)
+        if self.token_types is not None:
+            # If all tokens have one type, avoid the look-up, whose gradient is slow on a CPU.
+            x = x + (self.types.embedding[0] if token_types is None else self.types(token_types))
+        x = x if self.dtype is None else x.astype(self.dtype)
+        x = self.norm(x) if self.embedding_norm else x
+        x = self.drop(x, deterministic=deterministic) if self.embedding_dropout else x
+        return self.projection(x) if self.maps else x
 
     def encode(
         self,
@@ -140,11 +166,12 @@ class LanguageModel(nn.Module):
     ) -> Float[Array, "*places width"]:
         """Return h, the encoded states, at every position or at one `position` of each sequence.
 
-        segments: the segment number of each token, if rows contain several sequences, which are encoded independently.
+        segments: the segment number of each token, if rows contain several sequences, which are encoded independently, with
+        positions that restart. token_types: the type of each token (default: the first type).
         owner, sends: the slot whose weights each layer uses, and whether it sends them gradient (see `Transformer`).
         every_layer: return the input of the first layer and the output of every layer, stacked.
         """
-        x = self.inputs(tokens, segments, deterministic, token_types)
+        x = self._inputs(tokens, segments, deterministic, token_types)
         # Pass only the options in use, since some encoders do not accept all of them.
         options = {"segments": segments, "owner": owner, "sends": sends, "every_layer": every_layer or None}
         options = {name: value for name, value in options.items() if value is not None}

@@ -66,13 +66,9 @@ def from_layers(stack: PyTree, owner: Int32[np.ndarray, " layers"], rank: int) -
     A_i B_i is the truncated singular value decomposition of the difference W_i - mean, U_r S_r^{1/2} and S_r^{1/2} V_r^T, the
     closest of this rank in the Frobenius norm (Eckart and Young, 1936). Other shared weights than the mean can leave out less.
 
-    Args:
-        stack: weights of separate layers, leaves `[layers, ...]`.
-        owner: the layer whose slot each layer will use, `[layers]`.
-        rank: rank of every kernel's adaptation; with 0, the adaptation is None.
-
-    Returns:
-        The stack with a slot for each distinct owner, in ascending order, and the adaptation.
+    stack: weights of separate layers, leaves `[layers, ...]`. owner: the layer whose slot each layer will use. rank: of every
+    kernel's adaptation. Returns the stack with a slot for each distinct owner, in ascending order, and the adaptation, which is
+    None for rank 0.
     """
     slots = np.unique(owner, return_inverse=True)[1]
     count = slots.max() + 1

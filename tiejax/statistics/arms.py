@@ -49,15 +49,9 @@ def diverged_members(metrics: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dic
 def replace_diverged(values: np.ndarray, diverged: np.ndarray, worst: Literal["high", "low"]) -> np.ndarray:
     """Return the values with those of diverged members replaced by the worst value of any other member.
 
-    A diverged member thus has the worst rank of its arm, and never a better one than the other arm of its seed.
-
-    Args:
-        values: `[arm, seed]`.
-        diverged: whether each member diverged, `[arm, seed]`.
-        worst: which values are the worst: `high`, as for losses and times, or `low`.
-
-    Returns:
-        The values, float; NaN for diverged members if all members diverged.
+    A diverged member thus has the worst rank of its arm, and never a better one than the other arm of its seed. values,
+    diverged: `[arm, seed]`. worst: which values are the worst: `high`, as for losses and times, or `low`. If all members
+    diverged, all are NaN.
     """
     remaining = values[~diverged]
     if not remaining.size:

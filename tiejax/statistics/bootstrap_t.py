@@ -27,12 +27,8 @@ ROUNDING = 1e-9  # relative, of t
 def statistics(differences: Sequence[np.ndarray]) -> list[Float[np.ndarray, " resamples"]]:
     """Return t* of all resamples of every claim in ascending order, computed in float64 on the default device.
 
-    Args:
-        differences: for each claim a difference per seed, not all equal. Claims with as many seeds have the same resamples.
-
-    Returns:
-        The sorted t* in the order of the claims. A resample without spread has an infinite t*, or 0 if its mean is that of the
-        data.
+    The differences of a claim are not all equal. Claims with as many seeds have the same resamples. A resample without spread
+    has an infinite t*, or 0 if its mean is that of the data.
     """
     results: dict[int, np.ndarray] = {}
     for seeds in sorted({len(d) for d in differences}):
@@ -75,11 +71,9 @@ def _studentised(
 
 
 class BootstrapT:
-    """The bootstrap-t tests of one claim: p-values at any hypothetical mean, and intervals (see `sign_flips.SignFlips`).
+    """The bootstrap-t tests of one claim, from its differences, not all equal, and t* of their resamples, ascending.
 
-    Args:
-        differences: a finite difference per seed, not all equal.
-        statistics: t* of their resamples, ascending.
+    There are p-values at any hypothetical mean, and intervals (see `sign_flips.SignFlips`).
     """
 
     def __init__(self, differences: Float[np.ndarray, " seeds"], statistics: Float[np.ndarray, " resamples"]) -> None:

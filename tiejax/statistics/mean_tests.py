@@ -67,9 +67,8 @@ def _around(intervals: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def mean_tests(differences: Sequence[np.ndarray], one_arm: Sequence[bool]) -> list[MeanTest]:
     """Return the tests of the mean of each claim.
 
-    Args:
-        differences: for each claim, a finite difference per seed; claims may have different numbers of seeds, at least one.
-        one_arm: for each claim, whether the differences are between quantities of one arm.
+    differences: for each claim, a finite difference per seed; claims may have different numbers of seeds, at least one.
+    one_arm: for each claim, whether the differences are between quantities of one arm.
     """
     flips = [SignFlips(d, means) for d, means in zip(differences, subset_means(differences), strict=True)]
     found = list(map(skewness, differences))

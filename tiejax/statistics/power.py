@@ -21,11 +21,7 @@ def smallest_detectable(deviation: float, n: int, alpha: float, sides: int) -> f
     If alpha is near the smallest p that sign flips of n seeds can have, sides 2^(-n), the multiple of s is that with which
     four of five simulated studies of normal differences reject.
 
-    Args:
-        deviation: s, the standard deviation of the differences over seeds.
-        n: number of seeds, at least 2.
-        alpha: level of the test.
-        sides: 1 or 2.
+    deviation: s, the standard deviation of the differences over seeds. n: at least 2. alpha: level of the test. sides: 1 or 2.
     """
     if n <= MOST_ENUMERATED and 1 <= alpha / (sides * 2.0**-n) * (1 + 1e-9) <= NEAR_FLOOR:
         return _simulated(n, alpha, sides) * deviation

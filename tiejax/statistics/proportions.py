@@ -9,9 +9,7 @@ from scipy import stats
 def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
     """Return the two-sided p-value of McNemar's exact test: a binomial test of the seeds whose outcomes differ.
 
-    Args:
-        first, second: yes-or-no outcomes of the two arms, one per seed.
-
+    first, second: yes-or-no outcomes of the two arms, one per seed.
     Source: Q. McNemar, Psychometrika 12 (1947) 153-157.
     """
     gains, losses = int((first & ~second).sum()), int((second & ~first).sum())
@@ -26,10 +24,7 @@ def newcombe(first: np.ndarray, second: np.ndarray, alpha: float) -> tuple[float
 
     where (l, u) are Wilson's score intervals and phi is the correlation of the outcomes, with a continuity correction.
 
-    Args:
-        first, second: yes-or-no outcomes of the two arms, one per seed.
-        alpha: 1 minus the level.
-
+    first, second: yes-or-no outcomes of the two arms, one per seed. alpha: 1 minus the level.
     Source: R. G. Newcombe, Stat. Med. 17 (1998) 2635-2650, method 10.
     """
     n = len(first)

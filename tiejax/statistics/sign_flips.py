@@ -45,12 +45,8 @@ class SubsetMeans(NamedTuple):
 def subset_means(differences: Sequence[np.ndarray]) -> list[SubsetMeans]:
     """Return the subset means of every claim, computed in float64 on the default device.
 
-    Args:
-        differences: for each claim, a difference per seed; claims may have different numbers of seeds, at least one.
-
-    Returns:
-        The subset means in the order of the claims. Claims with at most 16 seeds have 65,536 flips or fewer, which contain
-        every flip of their seeds equally often; the others have 100,000, the same for every claim.
+    Claims may have different numbers of seeds, at least one. With at most 16 they have 65,536 flips or fewer, which contain
+    every flip of their seeds equally often; the others have 100,000, the same for every claim.
     """
     results: dict[int, SubsetMeans] = {}
     few = [place for place, d in enumerate(differences) if len(d) <= MOST_ENUMERATED]
@@ -133,12 +129,7 @@ def _random_word(number: jax.Array) -> jax.Array:
 
 
 class SignFlips:
-    """The sign-flip tests of one claim: p-values at any hypothetical mean, and intervals.
-
-    Args:
-        differences: a finite difference per seed.
-        means: the subset means of these differences.
-    """
+    """The sign-flip tests of one claim, from its differences and their subset means: p-values at any mean, and intervals."""
 
     def __init__(self, differences: Float[np.ndarray, " seeds"], means: SubsetMeans) -> None:
         self._means, self._number = means, len(means.changed)

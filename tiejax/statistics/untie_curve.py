@@ -35,12 +35,8 @@ def analyse(arms: Arms, finals: Finals, name: str, margin: float, family: Family
     Bands are simultaneous: those of the losses contain all means of the run with probability 95 %, as do those of the
     differences from one baseline. Diverged members have the highest loss of their arm and have not solved the task.
 
-    Args:
-        arms: the arms of the run.
-        finals: their final values.
-        name: the name of the loss in claims.
-        margin: the smallest difference of interest.
-        family: that of the claims; exploratory ones are not tested.
+    name: of the loss in claims. margin: the smallest difference of interest. family: of the claims; exploratory ones are not
+    tested.
     """
     loss = replace_diverged(finals.loss, finals.diverged, "high")
     solved = None if finals.solved is None else finals.solved & ~finals.diverged

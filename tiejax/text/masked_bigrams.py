@@ -22,12 +22,8 @@ def losses_of_bigrams(
     a mean over newly drawn twins and masks, and in it the neighbours of a masked token may be masked too, whereas the bigram
     models see both.
 
-    Args:
-        read: the sentences that are counted, those that a seed reads.
-        held_out: the sentences of a validation, at whose tokens that can be masked the models are scored.
-        twins: of the vocabulary.
-        special: tokens that are never masked.
-        whole_sentences: replace all tokens of a sentence by twins or none, as in `Masking`.
+    read: the sentences that a seed reads, from which the models are counted. held_out: those of a validation, at whose tokens
+    that can be masked the models are scored. special: tokens that are never masked. whole_sentences: as in `Masking`.
     """
     rng = np.random.default_rng(0)
     predicted = ~np.isin(np.arange(twins.vocabulary), np.array(special))

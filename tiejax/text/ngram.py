@@ -25,15 +25,7 @@ CHUNK = 2**22  # pairs that are counted at a time
 
 
 class Bigram(NamedTuple):
-    """A bigram model over V tokens.
-
-    Attributes:
-        unigram: p(w).
-        of_first: c(v).
-        different: t(v).
-        pairs: the pairs that occur, as v V + w, ascending.
-        counts: c(v, w) of each of them.
-    """
+    """A bigram model over V tokens: p(w), c(v) and t(v), and of the pairs that occur, ascending, v V + w and c(v, w)."""
 
     unigram: Float[np.ndarray, " vocabulary"]
     of_first: Int[np.ndarray, " vocabulary"]
@@ -68,16 +60,9 @@ def bigram(
     vocabulary: int,
     counted: Bool[np.ndarray, "..."] | None = None,
 ) -> Bigram:
-    """Return the bigram model of pairs of tokens.
+    """Return the bigram model of pairs of tokens, each of `first` and of the one in the same place of `second` after it.
 
-    Args:
-        first: the tokens v.
-        second: the tokens w, each after the one in the same place of `first`.
-        vocabulary: V.
-        counted: which pairs are counted; by default all.
-
-    Raises:
-        ValueError: there is no pair.
+    vocabulary: V. counted: which pairs are counted; by default all. Raises ValueError if there is no pair.
     """
     one, other = (np.asarray(side)[... if counted is None else counted].ravel() for side in (first, second))
     if not len(other):
@@ -118,12 +103,9 @@ def masked_losses(
     `left`: l(w) = p(w | v) after the token v on the left. `right`: r(w), the same for reversed text. `both`: their product,
     l(w) r(w) / \sum_w' l(w') r(w').
 
-    Args:
-        train: sentences from which the models are counted; no pair of tokens is in two sentences.
-        held_out: sentences whose tokens between two others are scored.
-        vocabulary: V.
-        predicted: the tokens that are predicted; others are only neighbours (default: all tokens).
-        most: the number of scored places, spread evenly.
+    train: sentences from which the models are counted; no pair of tokens is in two sentences. held_out: sentences whose tokens
+    between two others are scored, at `most` places, spread evenly. vocabulary: V. predicted: the tokens that are predicted;
+    others are only neighbours (default: all tokens).
     """
     predicted = np.ones(vocabulary, bool) if predicted is None else predicted
     same = np.diff(_sentence_of(train)) == 0

@@ -5,8 +5,8 @@ then padding. Packing depends only on the lengths of the sentences; grain prefet
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import grain
 import numpy as np
@@ -16,6 +16,8 @@ from tiejax.text.languages import Languages
 
 # Number of sentences packed together: large enough to fill rows well, small enough that the rows of an epoch stay shuffled.
 POOL = 4096
+
+T = TypeVar("T")
 
 
 class Packing(NamedTuple):
@@ -183,32 +185,13 @@ def take_rows(leaf: np.ndarray, wanted: np.ndarray, empty: int) -> np.ndarray:
     return np.asarray(np.pad(leaf, widths, constant_values=empty)[..., wanted, :])
 
 
-@dataclasses.dataclass(frozen=True)
-class _StepWindows:
-    """Data source for grain: item n is the n-th window of steps, with the parts `own` of the rows of each step and seed."""
-
-    streams: Sequence[Stream]
-    rows: int
-    window: int
-    own: range
-    parts: int
-
-    def __len__(self) -> int:
-        return 2**31 // self.window
-
-    def __getitem__(self, number: int) -> Rows:
-        size = -(-self.rows // self.parts)  # of a part; row numbers >= `rows` are empty rows
-        wanted = np.arange(self.own.start * size, self.own.stop * size)
-        by_seed = [self._window(stream, number) for stream in self.streams]
-        tokens, segments = (np.stack(leaves) for leaves in zip(*by_seed, strict=True))
-        tokens = take_rows(tokens, wanted, self.streams[0].padding)
-        return Rows(tokens, take_rows(segments, wanted, 0), np.broadcast_to(wanted.astype(np.int32), tokens.shape[:3]))
-
-    def _window(self, stream: Stream, number: int) -> tuple[np.ndarray, np.ndarray]:
-        total = self.window * self.rows
-        tokens, segments = stream.rows(number * total, total)
-        shape = self.window, self.rows, stream.row_length
-        return tokens.reshape(shape), segments.reshape(shape)
+def prefetched(window: Callable[[int], T], steps: int, first: int) -> Iterator[T]:
+    """Yield window(first), window(first + 1), ..., of `steps` steps each; grain computes the next one meanwhile."""
+    # One thread packs and gathers faster than any device trains, and streams cache their last packings without a lock.
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
+    windows = iter(grain.MapDataset.range(2**31 // steps).map(window).to_iter_dataset(options))
+    windows.set_state({"next_index": first})
+    return windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,12 +225,17 @@ class TextFeed:
         # Seeds can repeat: they are padded to a multiple of the devices.
         names = [seed if self.order is None else self.order for seed, _ in seeds]
         by_name = {name: self.stream(name) for name in names}
-        source = _StepWindows([by_name[name] for name in names], self.rows, self.window, own, parts)
-        # One thread packs and gathers faster than any device trains, and streams cache their last packings without a lock.
-        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
-        windows = iter(grain.MapDataset.source(source).to_iter_dataset(options))
-        windows.set_state({"next_index": first})
-        return windows
+        total, shape = self.window * self.rows, (self.window, self.rows, self.row_length)
+        size = -(-self.rows // parts)  # of a part; row numbers >= `rows` are empty rows
+        wanted = np.arange(own.start * size, own.stop * size)
+
+        def window(number: int) -> Rows:
+            by_seed = [by_name[name].rows(number * total, total) for name in names]
+            tokens, segments = (np.stack([leaf.reshape(shape) for leaf in leaves]) for leaves in zip(*by_seed, strict=True))
+            tokens = take_rows(tokens, wanted, self.padding)
+            return Rows(tokens, take_rows(segments, wanted, 0), np.broadcast_to(wanted.astype(np.int32), tokens.shape[:3]))
+
+        return prefetched(window, self.window, first)
 
 
 class RowAverages(NamedTuple):

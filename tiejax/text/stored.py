@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -89,13 +90,10 @@ def prepare(
 
     Args:
         form: the type of the prepared set.
-        names: the names of the texts by setting, as in `corpus.sources`.
+        names: the names of the texts by setting, as in `corpus.sources`, as are `text_feature` and `tfds_dir`.
         recipe: (texts, their fingerprints, vocab_size) -> how to tokenise them; called while the folder is locked.
-        tokenizer: as in `tokenizer.load`; None to train one, once per text.
-        vocab_size: maximum size of the vocabulary if a tokenizer is trained.
+        tokenizer: as in `tokenizer.load`; None to train one, once per text, of at most `vocab_size` tokens.
         folder: folder of prepared data, created if missing.
-        text_feature: as in `corpus.sources`.
-        tfds_dir: as in `corpus.sources`.
         trained: file of a tokenizer trained on this text earlier, used instead of training one.
         say: called with one-line messages for the user.
         progress: called with (phase, done, total) from time to time.
@@ -172,15 +170,24 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder next to `target` that is renamed to `target` at the end, or removed after an exception."""
-    incomplete = target.with_name(f"{INCOMPLETE}{target.name}")
-    _remove(incomplete)  # left by a killed process
+    """Yield a new folder next to `target`, and rename it to `target` at the end.
+
+    After an exception, the folder and any parents created for it are removed. A process that is killed leaves
+    `incomplete-...-TARGET`.
+    """
+    parents = [parent for parent in target.absolute().parents if not os.path.lexists(parent)]
+    # The name is unique and has at most 255 bytes: a letter has up to four.
+    incomplete = target.with_name(f"{INCOMPLETE}{secrets.token_hex(4)}-{target.name[:50]}")
     try:
         incomplete.mkdir(parents=True)
         yield incomplete
-        os.replace(incomplete, target)
-    finally:
-        _remove(incomplete)
+        os.rename(incomplete, target)
+    except BaseException:
+        shutil.rmtree(incomplete, ignore_errors=True)
+        for parent in parents:  # innermost first
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
 
 
 def _trained_once(folder: Path, name: str, train: Callable[[], tokenizers.Tokenizer]) -> bytes:

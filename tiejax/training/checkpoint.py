@@ -138,15 +138,9 @@ class Checkpoints:
 
         A damaged checkpoint is reported and, unless `read_only`, moved to `damaged/` next to `directory`.
 
-        Args:
-            like: arrays, or shapes and dtypes, in the structure of the state.
-
-        Returns:
-            Step, state and records, or None if there is no undamaged checkpoint.
-
-        Raises:
-            CheckpointMismatch: if an undamaged checkpoint belongs to another run, or has other ties or arrays.
-            OSError: with the path, if reading fails although the checkpoint may be intact.
+        like: arrays, or shapes and dtypes, in the structure of the state. Returns step, state and records, or None if there is
+        no undamaged checkpoint. Raises CheckpointMismatch if an undamaged checkpoint belongs to another run, or has other ties
+        or arrays; OSError, with the path, if reading fails although the checkpoint may be intact.
         """
         passed = set[int]()
         while steps := sorted(set(self._steps()) - passed):
@@ -209,18 +203,13 @@ class Checkpoints:
             )
         if tying.ties_from_json(json.dumps(content["ties"])) != tying.ties_from_json(tying.ties_to_json(self.ties)):
             raise CheckpointMismatch(f"checkpoint {at} has other ties than this run: {str(content['ties'])[:80]}")
-        leaves, treedef = jax.tree.flatten(like)
-        state = arrays.pop("state")
-        if len(state) != len(leaves):
-            raise CheckpointMismatch(f"checkpoint {at} has {len(state)} arrays; this run's state has {len(leaves)}")
-        for number, leaf in enumerate(leaves):
-            name = f"{number:04d}"
-            if state[name].shape != leaf.shape or state[name].dtype != leaf.dtype:
-                raise CheckpointMismatch(
-                    f"checkpoint {at}: array {name} is {state[name].dtype} {state[name].shape}, "
-                    f"this run's is {leaf.dtype} {leaf.shape}"
-                )
-        restored_state = jax.tree.unflatten(treedef, [state[f"{n:04d}"] for n in range(len(leaves))])
+        numbered = {f"array/{int(name)}": array for name, array in arrays.pop("state").items()}
+        if len(numbered) != len(leaves := jax.tree.leaves(like)):
+            raise CheckpointMismatch(f"checkpoint {at} has {len(numbered)} arrays; this run's state has {len(leaves)}")
+        try:
+            restored_state = from_arrays(numbered, like, "array")
+        except ValueError as error:
+            raise CheckpointMismatch(f"checkpoint {at}: {error}") from None
         if (files := content.get("files")) is not None:
             return step, restored_state, RecordFiles.opened(self.record_folder, files)
         return step, restored_state, {group.removeprefix("record."): fields for group, fields in arrays.items()}

@@ -29,10 +29,7 @@ XLA_OPTIONS: Mapping[str, Mapping[str, str]] = {"cpu": {"xla_cpu_prefer_vector_w
 class Buffer(NamedTuple):
     """Buffer for the records that one recorder makes in a chunk.
 
-    Attributes:
-        rows: leaves `[records_per_chunk, seed, arm, ...]`.
-        steps: `[records_per_chunk]`, the step of each record.
-        number: number of filled rows.
+    rows: leaves `[records_per_chunk, seed, arm, ...]`. steps: the step of each record. number: number of filled rows.
     """
 
     rows: PyTree
@@ -116,10 +113,8 @@ def _mapped(function: Callable[[jax.Array], jax.Array], members: EnsembleState) 
 class Runner:
     """The compiled chunk of an ensemble, `executable`, and what it runs on.
 
-    Attributes:
-        layout: the layout of the ensemble's seeds on the devices.
-        numbers: seeds and conditions, on the devices.
-        windows: the windows of the ensemble's feed; None without a feed.
+    layout: of the ensemble's seeds on the devices. numbers: seeds and conditions, on the devices. windows: of the ensemble's
+    feed; None without a feed.
     """
 
     ensemble: Ensemble
@@ -141,11 +136,8 @@ class Runner:
     def advance(self, placed: EnsembleState, until: int) -> tuple[EnsembleState, Records, float]:
         """Train placed members, whose arrays are donated, until the cursor is `until`.
 
-        Returns:
-            The members on the devices, the chunk's records, and the seconds during which the devices worked.
-
-        Raises:
-            ValueError: if `until` is not beyond the cursor, or is beyond `longest_chunk`.
+        Returns the members on the devices, the chunk's records, and the seconds during which the devices worked. Raises
+        ValueError if `until` is not beyond the cursor, or is beyond `longest_chunk`.
         """
         cursor = int(placed.cursor)
         if not cursor < until <= self.ensemble.longest_chunk(cursor):

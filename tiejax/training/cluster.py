@@ -39,11 +39,8 @@ def join() -> bool:
     The environment is one that jax recognises (Slurm, Open MPI, Cloud TPU), or the variables JAX_COORDINATOR_ADDRESS,
     JAX_NUM_PROCESSES and JAX_PROCESS_ID.
 
-    Returns:
-        Whether this process is the first.
-
-    Raises:
-        NoCluster: if there is no cluster, if it cannot be reached, or if its processes have different numbers of devices.
+    Returns whether this process is the first. Raises NoCluster if there is no cluster, if it cannot be reached, or if its
+    processes have different numbers of devices.
     """
     given = {name: os.environ.get(f"JAX_{name.upper()}") for name in ("num_processes", "process_id")}
     try:

@@ -165,12 +165,7 @@ class Ensemble:
         return sorted({step for phase in self.every_phase for step in phase.change_steps})
 
     def start(self, seeds: Sequence[int]) -> EnsembleState:
-        """Return the members of these seeds before their first step.
-
-        Raises:
-            ValueError: if `arm_ties` does not have one column per resolved tie.
-            tying.TieError: if the ties do not fit the parameters.
-        """
+        """Return the members of these seeds before their first step; ValueError or TieError if ties and arms do not fit."""
         number = len(tying.resolve_full(self.ties, self._shapes)) if self.ties else 0
         if self.arm_ties.shape[1] not in (1, number):
             raise ValueError(
@@ -196,11 +191,7 @@ class Ensemble:
         return jax.jit(jax.vmap(jax.vmap(member, in_axes=(None, 0)), in_axes=(0, None)))
 
     def check(self, members: EnsembleState) -> None:
-        """Check that the leaves of every tie that is on are bitwise equal.
-
-        Raises:
-            tying.TieError: if they differ.
-        """
+        """Raise tying.TieError unless the leaves of every tie that is on are bitwise equal."""
         last = int(members.cursor) - 1  # ties that change at the cursor's step change when the next chunk starts
         was_on = [phase.starts_equal if last < 0 else phase.on(last) for phase in self.every_phase]
         params = jax.device_get(members.state.params)
@@ -213,17 +204,9 @@ class Ensemble:
                         raise tying.TieError(f"{tie}: the leaves of arm {arm} differ although they are tied")
 
     def train(self, keys: SeedKey, state: Any, first: jax.Array, stop: jax.Array, fed_at: Callable[[jax.Array], Any]) -> Any:
-        """Train all members for the steps first, ..., stop - 1, each as `step` does.
+        """Return all members, in the form of `state`, after the steps first, ..., stop - 1, each as in `step`.
 
-        Args:
-            keys: the keys of the seeds.
-            state: members `[seed, arm, ...]`, or split members.
-            first: the first step.
-            stop: the step after the last.
-            fed_at: step -> the feed's data `[seed, ...]` for the step, None without a feed.
-
-        Returns:
-            The members, in the form of `state`.
+        fed_at: step -> the feed's data `[seed, ...]` for the step, None without a feed.
         """
         if isinstance(self.source, DrawAhead):
             return self._train_drawn(self.source, keys, state, first, stop)
@@ -248,16 +231,10 @@ class Ensemble:
     def step(
         self, keys: SeedKey, state: TrainState | SplitMembers, number: jax.Array, fed: Any = None
     ) -> tuple[Any, dict[str, jax.Array]]:
-        """Train all members `[seed, arm]` for one step, on one batch per seed, shared by its arms.
+        """Train all members for one step, on one batch per seed, shared by its arms.
 
-        Args:
-            keys: the keys of the seeds.
-            state: the members; unrolled ones may be split.
-            number: the step.
-            fed: the source's data `[seed, ...]` for the step.
-
-        Returns:
-            The members, in the form of `state`, and the metrics `[seed, arm]` of the loss.
+        keys: of the seeds. state: members `[seed, arm, ...]`; unrolled ones may be split. number: the step. fed: the source's
+        data `[seed, ...]` for it. Returns the members, in the form of `state`, and the metrics `[seed, arm]` of the loss.
         """
 
         def loss(params: PyTree, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:

@@ -14,12 +14,7 @@ SeedName = tuple[int, int]  # (seed, number of the condition under which it trai
 
 
 class SeedKey(NamedTuple):
-    """The root key and condition from which a seed's members draw random numbers.
-
-    Attributes:
-        key: the root key, `jax.random.key(seed)`.
-        condition: number of the condition under which the seed trains.
-    """
+    """What the members of a seed draw random numbers from: its key, `jax.random.key(seed)`, and the number of its condition."""
 
     key: jax.Array
     condition: jax.Array
@@ -37,9 +32,8 @@ def stream(key: Key[Array, ""], name: str) -> Key[Array, ""]:
 def check_seeds(seeds: Sequence[int], conditions: Sequence[int] | None = None) -> None:
     """Check the seeds of an ensemble; conditions: number of each seed's condition, all 0 by default.
 
-    Raises:
-        ValueError: if the seeds are not a list of integers from 0 to 2**32 - 1, if there is not one condition per seed, or if a
-            seed is repeated under the same condition.
+    Raises ValueError if the seeds are not a list of integers from 0 to 2**32 - 1, if there is not one condition per seed, or if
+    a seed is repeated under the same condition.
     """
     try:
         array = np.asarray(seeds)

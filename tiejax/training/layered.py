@@ -35,9 +35,8 @@ def _specs(batch: Any) -> Any:
 class Size(NamedTuple):
     """The number of parameters, and the memory of training with one stack size.
 
-    Attributes:
-        peak_bytes: bytes of arguments, results and temporaries of the compiled step.
-        move_bytes: the largest total bytes of the states before and after a change of ties from this stack size.
+    peak_bytes: bytes of arguments, results and temporaries of the compiled step. move_bytes: the largest total bytes of the
+    states before and after a change of ties from this stack size.
     """
 
     parameters: int

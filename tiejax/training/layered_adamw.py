@@ -43,12 +43,9 @@ class StackAdamW:
 
     p -= rate (m / (sqrt(v) + eps) + weight_decay p), with bias-corrected moments m, v.
 
-    Attributes:
-        rate: learning rate of a step that is given no other, or a pair of that and the rate of `tables`.
-        weight_decay: factor of the decay.
-        clip: transformation that clips the gradients before they enter the moments.
-        stack: path of the stack in the parameters.
-        tables: paths of the leaves outside the stack that train at the second rate of a pair.
+    rate: learning rate of a step that is given no other, or a pair of that and the rate of `tables`. weight_decay: factor of
+    the decay. clip: transformation that clips the gradients before they enter the moments. stack: path of the stack in the
+    parameters. tables: paths of the leaves outside the stack that train at the second rate of a pair.
     """
 
     rate: float | tuple[float, float]
@@ -117,12 +114,7 @@ class LayeredAdamW(StackAdamW):
 
 
 class PerLayerMoments(NamedTuple):
-    """Adam's state per layer.
-
-    Attributes:
-        layers: leaves `[layers, ...]`.
-        rest: the state of the parameters outside the stack.
-    """
+    """Adam's state per layer, leaves `[layers, ...]`, and that of the parameters outside the stack."""
 
     layers: PyTree
     rest: PyTree
@@ -132,10 +124,7 @@ class PerLayerMoments(NamedTuple):
 class PerLayerAdamW(StackAdamW):
     """AdamW with moments and a step count per layer, which stay with the layer when ties change (equations: module docstring).
 
-    Clipping counts the gradient of each layer's use separately.
-
-    Attributes:
-        layers: number of layers that read the stack.
+    Clipping counts the gradient of each layer's use separately. layers: number of layers that read the stack.
     """
 
     layers: int

@@ -163,15 +163,10 @@ class Training:
     def chunks(
         self, stop_requested: Callable[[], bool] = lambda: False, chunk_s: float = 2.0, checkpoint_s: float = 20.0
     ) -> Iterator[Chunk]:
-        """Train chunk by chunk to the last step, or until `stop_requested` returns True in some process.
+        """Train chunk by chunk to the last step, or until `stop_requested` is true in some process; yield the progress.
 
-        Args:
-            stop_requested: called before each chunk.
-            chunk_s: target seconds per chunk; the length of chunks does not affect results.
-            checkpoint_s: seconds between checkpoints; one is also written at the end.
-
-        Yields:
-            The progress after each chunk.
+        stop_requested: called before each chunk. chunk_s: target seconds per chunk; the length of chunks does not affect
+        results. checkpoint_s: seconds between checkpoints; one is also written at the end.
         """
         if self.finished:
             return

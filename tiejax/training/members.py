@@ -145,12 +145,8 @@ def all_finite(tree: PyTree) -> jax.Array:
 def by_arm(records: Mapping[str, Mapping[str, np.ndarray]], prefixes: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Transpose records `[record, seed, arm, ...]` to metrics `[arm, seed, record, ...]`; the field `step` stays as it is.
 
-    Args:
-        records: recorder -> field -> array, as `Trained.records`.
-        prefixes: recorder -> prefix of its fields' names. Recorders without a prefix, or without records, are left out.
-
-    Returns:
-        prefix + field -> array.
+    records: recorder -> field -> array, as `Trained.records`. prefixes: recorder -> prefix of its fields' names in the result.
+    Recorders without a prefix, or without records, are left out.
     """
     return {
         prefix + field: values if field == "step" else np.moveaxis(values, (2, 1, 0), (0, 1, 2))

@@ -16,12 +16,10 @@ BETAS = (0.9, 0.999)  # Adam's, in all published protocols implemented here
 class TableRecipe(NamedTuple):
     """How embedding tables are updated where it differs from other parameters.
 
-    Attributes:
-        paths: paths of the tables in the parameter tree, such as `embed/embedding`.
-        weight_decay: factor of their decay; None for that of all parameters.
-        rate: factor of their learning rate.
-        shared_second_moment: average Adam's second moment over the rows of a table (`share_second_moment`).
-        rated: paths of those whose learning rate has a factor in the state of an optimizer with `own_rates`.
+    paths: of the tables in the parameter tree, such as `embed/embedding`. weight_decay: factor of their decay; None for that of
+    all parameters. rate: factor of their learning rate. shared_second_moment: average Adam's second moment over the rows of a
+    table (`share_second_moment`). rated: paths of those whose learning rate has a factor in the state of an optimizer with
+    `own_rates`.
     """
 
     paths: Sequence[str]

@@ -64,13 +64,9 @@ def phases_of_arms(
 ) -> tuple[np.ndarray, list[Phase]]:
     """Return `arm_ties [arm, 1]` and phases of arms that untie before the update of a step.
 
-    Args:
-        steps: for each arm, the step before whose update it unties; 0 for never tied, from equal leaves; `last` for always
-            tied; -1 for never tied, from independent leaves.
-        last: number of training steps.
-        policies: for each arm, the policy (`tying.untie`); `""` for arms that do not change.
-        new: for each arm, the table that leaves the tie, `input` (the ties' source) or `output` (their target);
-            `""` for arms that do not change.
+    For each arm, steps: the step before whose update it unties; 0 for never tied, from equal leaves, `last` (the number of
+    training steps) for always tied, -1 for never tied, from independent leaves. policies: the policy (`tying.untie`), and new:
+    the table that leaves the tie, `input` (the ties' source) or `output` (their target); both `""` for arms that do not change.
     """
     phases = [
         Phase(0, NEVER if step in (-1, last) else int(step), policy or "copy", LEAVES[table or "output"])  # type: ignore[arg-type]

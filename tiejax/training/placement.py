@@ -91,11 +91,8 @@ def total(value: PyTree) -> PyTree:
 class Layout:
     """Distribution of seeds over the devices of a mesh, padded with copies of the last seed, whose results are dropped.
 
-    Attributes:
-        mesh: a mesh with the axes `SEEDS` and `DATA`.
-        seeds: number of seeds.
-        at_once: maximum number of seeds that a device trains at a time (default: all); a device's seeds are divided into blocks
-            of equal size.
+    mesh: with the axes `SEEDS` and `DATA`. at_once: maximum number of seeds that a device trains at a time (default: all); a
+    device's seeds are divided into blocks of equal size.
     """
 
     mesh: jax.sharding.Mesh
@@ -107,11 +104,7 @@ class Layout:
 
     @classmethod
     def over_all_devices(cls, seeds: int, devices_each: int, at_once: int | None = None) -> "Layout":
-        """Return the layout of `seeds` seeds over all devices, `devices_each` devices per member.
-
-        Raises:
-            ValueError: if `devices_each` does not divide the number of devices.
-        """
+        """Return the layout of `seeds` seeds over all devices, `devices_each` per member; ValueError if they do not divide."""
         if jax.device_count() % devices_each:
             raise ValueError(
                 f"devices: {jax.device_count()} devices cannot be divided into groups of {devices_each}; use a divisor"
@@ -167,22 +160,20 @@ class Layout:
 
 
 def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, shared: PyTree, devices_each: int = 1) -> PyTree:
-    """Return the results of a function of every member as numpy arrays `[seed, arm, ...]`.
-
-    It is applied on the devices over which training distributes the members. Matrix products of float32 are computed in full
-    float32.
-
-    Args:
-        function: (member, shared) -> tree of arrays.
-        members: leaves `[seed, arm, ...]`.
-        shared: arrays that are the same for all members; of numpy in a run of several processes.
-        devices_each: devices per member. All of them receive its whole leaves and compute the same.
-    """
+    """Return the results of `member_map` for members and shared arrays, for functions that are called once."""
     return member_map(function, devices_each)(members, shared)
 
 
 def member_map(function: Callable[[PyTree, PyTree], PyTree], devices_each: int = 1) -> Callable[[PyTree, PyTree], PyTree]:
-    """Return `map_members` of a function, (members, shared) -> results, which is compiled once for all calls with one form."""
+    """Return the function (members, shared) -> results of every member as numpy arrays `[seed, arm, ...]`.
+
+    It is compiled once for all calls with one form, and runs on the devices over which training distributes the members. Matrix
+    products of float32 are computed in full float32.
+
+    function: (member, shared) -> tree of arrays. members: leaves `[seed, arm, ...]`. shared: arrays that are the same for all
+    members; of numpy in a run of several processes. devices_each: devices per member; all of them receive its whole leaves and
+    compute the same.
+    """
     everywhere = PartitionSpec()
 
     @jax.jit

@@ -14,12 +14,10 @@ PyTree = Any
 
 
 class LayeredState(NamedTuple):
-    """Parameters with a stack, and the optimizer's state.
+    """Parameters with a stack, with tied ones stored once, and the optimizer's state.
 
-    Attributes:
-        params: the parameters, with tied ones stored once.
-        stack_state: the part of the optimizer's state that moves with the slots of the stack; leaves `[stack_size, ...]`.
-        rest_state: the rest of the optimizer's state.
+    stack_state: the part of that state that moves with the slots of the stack, leaves `[stack_size, ...]`. rest_state: the
+    rest.
     """
 
     params: PyTree

@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import grain
 import numpy as np
 
-from tiejax.text.packing import Packing, lay_out, one_per_row, pack
+from tiejax.text.packing import Packing, lay_out, one_per_row, pack, prefetched
 from tiejax.training.sources import stacked
 from tiejax.transfer.encoding import NO_LABEL, Encoded
 
@@ -93,10 +92,7 @@ class TaskFeed:
             rows: TaskRows = stacked([by_name[name] for name in seeds])
             return rows
 
-        options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
-        windows = iter(grain.MapDataset.range(2**31 // self.window).map(window).to_iter_dataset(options))
-        windows.set_state({"next_index": first})
-        return windows
+        return prefetched(window, self.window, first)
 
     def step(self, name: tuple[int, int], number: int, own: range, parts: int) -> TaskRows:
         """Return the parts `own` of the rows of step `number`. name: the seed and the condition."""

@@ -38,26 +38,20 @@ def static_map(name: str, layers: int, distinct: int) -> Owner:
     """
     _check_distinct(layers, distinct)
     layer = np.arange(layers)
-    if name == "untied":
-        group = layer
-    elif name == "all-one":
-        group = np.zeros(layers, int)
-    elif name == "sequence":
-        group = layer * distinct // layers
-    elif name == "cycle":
-        group = layer % distinct
-    elif name == "cycle-reversed":
-        group = np.where(layer < layers - distinct, layer % distinct, layers - 1 - layer)
-    elif name == "sandwich":
-        group = np.where(layer == 0, 0, np.where(layer == layers - 1, 2, 1))
-    elif name == "middle-cycle":
-        ends = (layer == 0) | (layer == layers - 1)
-        group = np.where(ends, layer, layers + (layer - 1) % max(1, distinct - 2))
-    elif name == "reversed-halves":
-        group = np.minimum(layer, layers - 1 - layer)
-    else:
+    ends = (layer == 0) | (layer == layers - 1)
+    groups = {
+        "untied": layer,
+        "all-one": np.zeros(layers, int),
+        "sequence": layer * distinct // layers,
+        "cycle": layer % distinct,
+        "cycle-reversed": np.where(layer < layers - distinct, layer % distinct, layers - 1 - layer),
+        "sandwich": np.where(ends, layer, layers),
+        "middle-cycle": np.where(ends, layer, layers + (layer - 1) % max(1, distinct - 2)),
+        "reversed-halves": np.minimum(layer, layers - 1 - layer),
+    }
+    if name not in groups:
         raise TieError(f"unknown map {name[:80]!r}; expected one of {', '.join(MAPS)}")
-    return owner_from_groups(group)
+    return owner_from_groups(groups[name])
 
 
 def owner_from_groups(group: np.ndarray) -> Owner:

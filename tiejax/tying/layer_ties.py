@@ -44,10 +44,7 @@ def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
 
     Under the rule `resolved`, owners change as in `choose_owner`, and the agent observes the owners. A layer that started
     frozen trains once the agent has chosen for it. A layer that started independent but was observed as a copy is observed as a
-    copy until then.
-
-    Raises:
-        TieError: Under the rule `resolved`: there is no such layer, or `choice` is a later one.
+    copy until then. There, TieError is raised if there is no such layer, or if `choice` is a later one.
     """
     if rule == "published":
         return published_rule.choose(ties, layer, choice)
@@ -59,12 +56,8 @@ def choose(ties: LayerTies, layer: int, choice: int, rule: Rule) -> LayerTies:
 def wiring(ties: LayerTies, storage: Storage, gradient: Gradient, rule: Rule) -> Wiring:
     """Convert layer ties to the arrays that a training step takes.
 
-    Args:
-        ties: The current ties.
-        storage: As in `slots`.
-        gradient: Which layers train the weights that they read: `all` of them, or the `owner` alone. Ignored under the
-            published rule, which itself determines the layers that train.
-        rule: The rule by which ties change.
+    storage: as in `slots`. gradient: which layers train the weights that they read: `all` of them, or the `owner` alone;
+    ignored under the published rule, which itself determines the layers that train.
     """
     if rule == "published":
         return published_rule.wiring(ties, storage)

@@ -42,14 +42,11 @@ NOT_TRANSFORMED = {"GaLoreState": "it projects a matrix and its transpose onto d
 class OwnedLeaf(NamedTuple):
     """A leaf of an optimizer state that belongs to one parameter; its path is `prefix + owner + suffix`.
 
-    Attributes:
-        prefix: Path of the subtree with the structure of the parameters, such as `0/mu/`.
-        owner: Path of the parameter.
-        suffix: Rest of the path, such as `/0`, where an optimizer keeps several arrays for a parameter.
-        classes: Names of the classes of the state that contain the subtree, the outermost first; none for a leaf of the
-            parameters themselves.
-        by_entry: Whether an array of the parameter's shape is known to hold one number for each entry. Other arrays of this
-            shape may be factors, such as those of Shampoo for the rows and columns of a square matrix.
+    prefix: path of the subtree with the structure of the parameters, such as `0/mu/`. owner: path of the parameter. suffix:
+    rest of the path, such as `/0`, where an optimizer keeps several arrays for a parameter. classes: names of the classes of
+    the state that contain the subtree, the outermost first; none for a leaf of the parameters themselves. by_entry: whether an
+    array of the parameter's shape is known to hold one number for each entry; others may be factors, such as those of Shampoo
+    for the rows and columns of a square matrix.
     """
 
     prefix: str
@@ -74,14 +71,9 @@ def parameter_leaves(params: PyTree) -> dict[str, OwnedLeaf]:
 
 
 def owned_leaves(state: PyTree, params: PyTree) -> dict[str, OwnedLeaf]:
-    """Return the leaves of an optimizer state that belong to single parameters, by path.
+    """Return the leaves of an optimizer state of `params` that belong to single parameters, by path as in `leaves_by_path`.
 
-    Args:
-        state: Any optimizer state of `params`, or a tree like `params`. Leaves may be shapes and dtypes.
-        params: Full or stored parameters.
-
-    Returns:
-        A mapping from the paths of these leaves, as in `leaves_by_path`, to their parts.
+    state: any optimizer state, or a tree like `params`; its leaves may be shapes and dtypes. params: full or stored.
     """
     found: dict[str, OwnedLeaf] = {}
 
@@ -157,17 +149,9 @@ def fits(leaf: Any, like: Any) -> bool:
 
 
 def fitted(state: PyTree, like: PyTree) -> PyTree:
-    """Return an optimizer state in the containers of `like`, after a check of its paths, shapes and dtypes.
+    """Return an optimizer state in the containers of `like`, the shapes and dtypes of what the optimizer's `init` returns.
 
-    Args:
-        state: An optimizer state.
-        like: Shapes and dtypes of the state that the optimizer's `init` returns.
-
-    Returns:
-        The leaves of `state` in a tree like `like`.
-
-    Raises:
-        TieError: A leaf is missing, superfluous, or of another shape or dtype.
+    Raises TieError if a leaf is missing, superfluous, or of another shape or dtype.
     """
     leaves, (wanted, treedef) = leaves_by_path(state)[0], leaves_by_path(like)
     for path in {**wanted, **leaves}:
@@ -231,22 +215,12 @@ def is_lost(tie: Tie, leaf: OwnedLeaf, value: Any) -> bool:
 def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, shape: Shape, back: bool = False) -> Any:
     """Return the leaf `to` of a tie's target, given that of its source: of the parameters, or of their optimizer state.
 
-    In a state, entries move as in the parameters, but are neither scaled nor cast.
+    In a state, entries move as in the parameters, but are neither scaled nor cast. Raises TieError if the state has no such
+    leaf, or its transform is unknown.
 
-    Args:
-        tie: A resolved tie.
-        leaves: Leaves of the parameters or of the optimizer state, by path.
-        to: The leaf to compute.
-        like: The present leaf, or its shape and dtype.
-        shape: Shape of the source.
-        back: Compute the leaf of the source from the target's instead; entries that the target does not read are those of
-            `like`.
-
-    Returns:
-        The transformed leaf, in the shape and dtype of `like`.
-
-    Raises:
-        TieError: The state has no such leaf, or its transform is unknown.
+    leaves: of the parameters or of the optimizer state, by path. like: the present leaf, or its shape and dtype, which the
+    result has as well. shape: of the source. back: compute the leaf of the source from the target's instead; `like` has the
+    entries that the target does not read.
     """
     origin = tie.target if back else tie.source
     leaf = leaves.get(to.path(origin))

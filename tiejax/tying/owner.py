@@ -130,9 +130,8 @@ def expansion_slots(owner: Owner) -> Slots:
 class Move(NamedTuple):
     """How the slots of a stack change when the owner vector changes.
 
-    Attributes:
-        source: For each new slot, the old slot whose weights it takes, int32 `[stack_size]`.
-        separated: Whether the layer of each new slot was a copy and has become independent, boolean `[stack_size]`.
+    source: for each new slot, the old slot whose weights it takes, int32 `[stack_size]`. separated: whether the layer of each
+    new slot was a copy and has become independent, boolean `[stack_size]`.
     """
 
     source: Slots
@@ -165,11 +164,9 @@ def move(before: Owner, after: Owner, storage: Storage) -> Move:
 class LayerTies(NamedTuple):
     """Layer ties that an agent changes: whose weights each layer reads, whether it trains them, and what the agent observes.
 
-    Attributes:
-        owner: The layer whose weights each layer reads, int32 `[layers]`.
-        trains: Whether each layer trains the weights it reads, boolean `[layers]`. False for a layer that started frozen,
-            until the agent first chooses for it, and, under the published rule, for a copy.
-        observation: The agent's state s, int32 `[layers]`: s_i is the layer that layer i is reported to copy.
+    owner: the layer whose weights each layer reads. trains: whether each layer trains the weights it reads; false for a layer
+    that started frozen, until the agent first chooses for it, and, under the published rule, for a copy. observation: the
+    agent's state s, in which s_i is the layer that layer i is reported to copy. All are `[layers]`.
     """
 
     owner: Owner

@@ -16,19 +16,9 @@ def expand(source: str, target: str, leaves: Mapping[str, Any], arrays: Collecti
     """Return the pairs of leaves that two paths with `*` name; the pair itself if there is no `*`.
 
     A `*` of `source` matches any run of characters of an array's path, slashes included, and the same run replaces the
-    corresponding `*` of `target`. If `target` has more of them, its first ones match any run without slashes.
-
-    Args:
-        source: The path or pattern of sources.
-        target: The path or pattern of targets, with at least as many `*`.
-        leaves: The leaves of the tree by path; `None` in place of a target.
-        arrays: The paths that `source` may match.
-
-    Returns:
-        Pairs (path of the source, path of the target).
-
-    Raises:
-        TieError: No leaf matches, or a pattern of targets matches both arrays and `None`.
+    corresponding `*` of `target`. If `target` has more of them, its first ones match any run without slashes. leaves: of the
+    tree by path, `None` in place of a target. arrays: paths that `source` may match. Raises TieError if no leaf matches, or if
+    a pattern of targets matches both arrays and `None`.
     """
     if "*" not in target:
         return [(source, target)]
@@ -48,15 +38,7 @@ def reached(pairs: Sequence[tuple[str, str]], leaves: Mapping[str, Any], arrays:
     """Return the targets that follow from the sources `arrays` along chains of ties, each with its source; sources come first.
 
     Patterns match these targets too, until nothing new is found. In stored parameters the targets are `None`, and in a format
-    without `None` they are missing from `leaves`.
-
-    Args:
-        pairs: The source and the target of each tie, paths or patterns.
-        leaves: The leaves of the tree by path.
-        arrays: The paths of arrays.
-
-    Returns:
-        A mapping from the path of each target to that of its source.
+    without `None` they are missing from `leaves`. pairs: the source and the target of each tie, paths or patterns.
     """
     found: dict[str, str] = {}
     known, new = set(arrays), dict.fromkeys(arrays)

@@ -234,15 +234,7 @@ def with_targets(stored: PyTree, leaves: Mapping[str, Any], ties: TiesLike) -> P
 
     A tree that holds `None` anywhere has kept its keys and is returned as it is. So are trees whose missing part is not in
     dictionaries; `resolve` then names the missing leaf. Ties with several targets by pattern cannot be filled: a pattern does
-    not name what is missing.
-
-    Args:
-        stored: Stored parameters.
-        leaves: Their leaves by path.
-        ties: The ties that were passed to `store`.
-
-    Returns:
-        A tree of the same containers.
+    not name what is missing. leaves: those of `stored` by path.
     """
     if any(leaf is None for leaf in leaves.values()):
         return stored

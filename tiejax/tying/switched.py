@@ -4,10 +4,9 @@ Which form to use: a permanent tie that all members of an ensemble share is chea
 with one optimizer state. A tie that ends or begins during training, or that only some members have, must be switched: it has
 two arrays, and a traced boolean that turns it on or off without recompilation.
 
-Where a tie is on, the gradients of both leaves are replaced by their sum (`symmetrise` in `tied_gradient.py`). Leaves that
-start equal, with equal optimizer state, then receive equal updates from any element-wise optimizer (AdamW and its decoupled
-weight decay included) and stay equal, at the memory cost of two leaves. `copy_to_targets` after the update makes
-the equality independent of how the two updates were compiled.
+Where a tie is on, both leaves receive the sum of their gradients (`symmetrise`). If they and their optimizer states start
+equal, they stay equal under any element-wise optimizer (AdamW and its decoupled weight decay included), at the memory cost of
+two leaves; `copy_to_targets` after the update makes that independent of how the two updates were compiled.
 
 Anything computed over all leaves must count a tied pair once, as `global_norm` and `clip_by_global_norm` do. (Clipping by norm
 inside the optimizer would count it twice.)
@@ -20,14 +19,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from tiejax.tying.optimizer_state import (
-    check_separate,
-    counterpart,
-    is_lost,
-    owned_leaves,
-    parameter_leaves,
-    shapes_by_path,
-)
+from tiejax.tying.optimizer_state import check_separate, counterpart, is_lost, owned_leaves, parameter_leaves, shapes_by_path
 from tiejax.tying.tie import PyTree, leaves_by_path
 from tiejax.tying.tied_gradient import Switches, per_tie
 from tiejax.tying.ties import TiesLike, resolve_full

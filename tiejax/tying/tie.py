@@ -204,20 +204,10 @@ def leaves_by_path(tree: PyTree) -> tuple[dict[str, Any], Any]:
 
 
 def partition_of_target(transform: AnyTransform, partition: Any) -> Any:
-    """Return the partition of the target's array.
+    """Return the partition of the target's array, from the source's `PartitionSpec` or sharding, of the same type.
 
     A `PartitionSpec` must have an entry for every axis, unless it is empty (replicated): it does not say how many axes the
-    array has.
-
-    Args:
-        transform: The transform of the tie.
-        partition: The source's `PartitionSpec` or sharding.
-
-    Returns:
-        A partition of the same type.
-
-    Raises:
-        TieError: The target's partition cannot be derived.
+    array has. Raises TieError if the target's partition cannot be derived.
     """
     if keeps_places(transform) or isinstance(partition, SingleDeviceSharding):
         return partition

@@ -1,11 +1,7 @@
 r"""The tied gradient: the sum over the uses of a shared array, computed from the gradients of an untied loss.
 
-With the source `a`, the target `b`, the transform T (a permutation of entries) and the gradients g of an untied loss,
-
-    total = g_a + T^-1(g_b),    g_a' = total,    g_b' = T(total)        where the tie is on
-    g_a' = g_a,                 g_b' = g_b                              where it is off,
-
-or total = a g_a + b T^-1(g_b) with the gradient weights (a, b) of a tie.
+With the source `a`, the target `b`, the transform T and the gradients g of an untied loss, both leaves of a tie that is on get
+total = g_a + T^-1(g_b): the source total, the target T(total) (`symmetrise`).
 
 For parameters that are stored once, automatic differentiation through `view` gives the same sum.
 

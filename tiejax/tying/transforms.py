@@ -47,11 +47,9 @@ class Transpose:
         return x.swapaxes(-1, -2)
 
     def put(self, x: Any, y: Any) -> Any:
-        """Transpose the target."""
         return y.swapaxes(-1, -2)
 
     def partition(self, axes: Axes) -> Axes | None:
-        """Swap the last two entries of a PartitionSpec."""
         return None if len(axes) < 2 else swap_last_two(axes)
 
 
@@ -86,15 +84,12 @@ class Cast:
         object.__setattr__(self, "dtype", found.name)
 
     def apply(self, x: Any) -> Any:
-        """Cast an array."""
         return x.astype(self.dtype)
 
     def put(self, x: Any, y: Any) -> Any:
-        """Return `y` in the dtype of the source."""
         return y.astype(x.dtype)
 
     def partition(self, axes: Axes) -> Axes:
-        """Return the partition unchanged."""
         return axes
 
 
@@ -115,22 +110,18 @@ class Scale:
     rearranges = False
 
     def __post_init__(self) -> None:
-        """Check the factor."""
         number = isinstance(self.factor, int | float | np.integer | np.floating) and not isinstance(self.factor, bool)
         if not number or not math.isfinite(self.factor) or self.factor == 0:
             raise TieError(f"Scale: expected a finite number other than 0, got {short(self.factor)}")
         object.__setattr__(self, "factor", float(self.factor))
 
     def apply(self, x: Any) -> Any:
-        """Multiply an array by the factor, in the array's dtype."""
         return (x * self.factor).astype(x.dtype)
 
     def put(self, x: Any, y: Any) -> Any:
-        """Divide the target by the factor."""
         return (y / self.factor).astype(y.dtype)
 
     def partition(self, axes: Axes) -> Axes:
-        """Return the partition unchanged."""
         return axes
 
 
@@ -149,7 +140,6 @@ class Reshape:
     rearranges = True
 
     def __post_init__(self) -> None:
-        """Check the shape."""
         try:
             shape = tuple(operator.index(length) for length in self.shape)
         except TypeError:
@@ -159,15 +149,13 @@ class Reshape:
         object.__setattr__(self, "shape", shape)
 
     def apply(self, x: Any) -> Any:
-        """Reshape an array."""
         return x.reshape(self.shape)
 
     def put(self, x: Any, y: Any) -> Any:
-        """Return `y` in the shape of the source."""
         return y.reshape(x.shape)
 
     def partition(self, axes: Axes) -> None:
-        """Return None: the partition of the new axes is not known."""
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,11 +218,9 @@ class Slice:
         return (slice(None),) * axis + ((slice(start, *others, *numbers[2:]) if others else start),)
 
     def apply(self, x: Any) -> Any:
-        """Return the selected part of an array."""
         return x[self._key(x.shape)]
 
     def put(self, x: Any, y: Any) -> Any:
-        """Return the source with the selected part replaced by `y`."""
         return jnp.asarray(x).at[self._key(x.shape)].set(jnp.asarray(y, x.dtype))
 
     def partition(self, axes: Axes) -> Axes:
@@ -267,21 +253,18 @@ class Functions:
     rearranges: bool | None = None
 
     def __post_init__(self) -> None:
-        """Check that both are functions."""
         if not (callable(self.forward) and callable(self.inverse)):
             raise TieError(f"Functions: expected two functions, got {short((self.forward, self.inverse))}")
         object.__setattr__(self, "rearranges", True if self.rearranges else None)
 
     def apply(self, x: Any) -> Any:
-        """Call `forward`."""
         return self.forward(x)
 
     def put(self, x: Any, y: Any) -> Any:
-        """Call `inverse`."""
         return self.inverse(y)
 
     def partition(self, axes: Axes) -> None:
-        """Return None: what the function does to axes is not known."""
+        return None
 
 
 Elementary = Transpose | Cast | Scale | Reshape | Slice | Functions

@@ -1,15 +1,8 @@
 r"""Ending and beginning a tie during training: the parameters and the optimizer state that result.
 
-When a tie ends, both leaves continue from the shared value. A policy determines the optimizer state:
-
-* `copy`: both leaves keep the state of the shared leaf, moments and step count;
-* `zero`: the new leaf starts with the initial state, and its bias correction restarts, as for a leaf that was just initialised;
-* `zero-keep-count`: the new leaf's moments are 0 and its step count continues. Adam's first updates are then too large, since
-  the first moment recovers within 10 steps and the second only within 1,000: a hidden spike;
-* `split`: each leaf gets the state that its own use's gradients alone would have built up, kept separately from step 0
-  (`use_states`).
-
-When a tie begins, the shared leaf and its state are the mean of both, or the source's, or the target's.
+When a tie ends, both leaves continue from the shared value, and a policy determines the optimizer state (see `untie`). Under
+`zero-keep-count`, Adam's first updates are too large, since the first moment recovers within 10 steps and the second only
+within 1,000. When a tie begins, the shared leaf and its state are the mean of both, or the source's, or the target's.
 
 `untie` and `retie` are for parameters that are stored once; `untie_switched` and `retie_switched` are for switched ties
 (`switched.py`), where shapes do not change. All four are pure and may be traced. They return a state with the structure, shapes
@@ -156,7 +149,7 @@ def untie(
     resolved, states = resolve(ties, params), with_state(opt_state, stored)
     old = leaves_by_path(fitted(opt_state, shapes_of_init(optimizer, trained(stored, states))))[0]
     whole = trained(params, states | {tie.target for tie in resolved if tie.source in states})
-    like = _init_shapes(optimizer, whole)
+    like = shapes_of_init(optimizer, whole, are_stored=False)
     owned, shapes, by_target = owned_leaves(like, params), shapes_by_path(params), {tie.target: tie for tie in resolved}
     leaves = _replaced(optimizer, whole, like, owned, resolved, policy, new, use_states)
     for path, wanted in leaves_by_path(like)[0].items():
@@ -173,15 +166,18 @@ def untie(
     return params, _state(leaves, like)
 
 
-def shapes_of_init(optimizer: Optimizer, stored: PyTree) -> PyTree:
-    """Return shapes and dtypes of a new state of stored parameters."""
+def shapes_of_init(optimizer: Optimizer, params: PyTree, are_stored: bool = True) -> PyTree:
+    """Return shapes and dtypes of a new state of parameters; raises TieError if the optimizer does not accept them."""
     try:
-        return jax.eval_shape(optimizer.init, stored)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise TieError(
-            f"optimizer.init does not accept stored parameters, which have None in place of a target ({error}); use switched "
-            "ties (untie_switched, retie_switched), or another optimizer"
-        ) from error
+        return jax.eval_shape(optimizer.init, params)
+    except Exception as error:  # whatever an optimizer raises
+        if are_stored:
+            what = "stored parameters, which have None in place of a target"
+            advice = "use switched ties (untie_switched, retie_switched), or another optimizer"
+        else:
+            what = "the full parameters, as with a mask or labels that are a tree of the stored ones"
+            advice = "give it a function of the parameters instead"
+        raise TieError(f"optimizer.init does not accept {what} ({short(error)}); {advice}") from error
 
 
 def _state(leaves: Mapping[str, Any], like: PyTree) -> PyTree:
@@ -403,17 +399,6 @@ def _check_disjoint(group: Sequence[Tie], shape: Shape) -> None:
     if overlap:
         targets = ", ".join(tie.target for tie in group)
         raise TieError(f"keep: target is ambiguous for {group[0].source}, which {targets} read; use mean or source")
-
-
-def _init_shapes(optimizer: Optimizer, params: PyTree) -> PyTree:
-    """Return the shapes of the state of full parameters; raises TieError if the optimizer takes stored ones only."""
-    try:
-        return jax.eval_shape(optimizer.init, params)
-    except Exception as error:  # whatever an optimizer raises
-        raise TieError(
-            "the optimizer does not accept the full parameters, as with a mask or labels that are a tree of the stored ones; "
-            f"give it a function of the parameters instead ({short(error)})"
-        ) from error
 
 
 def with_state(opt_state: PyTree, params: PyTree) -> set[str]:

@@ -17,9 +17,10 @@ from tiejax.checkpoints.hub.checkpoint import INDEX, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import rewrite as rewriting
 from tiejax.checkpoints.rewrite.factorise import factorise
-from tiejax.checkpoints.rewrite.rewrite import Part, new_folder, rewrite
+from tiejax.checkpoints.rewrite.rewrite import Part, rewrite
 from tiejax.checkpoints.rewrite.tie import tie
 from tiejax.checkpoints.rewrite.untie import untie
+from tiejax.text.stored import atomic_folder
 
 EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 CONFIG = {"model_type": "llama", "tie_word_embeddings": True, "vocab_size": 23}
@@ -137,13 +138,13 @@ def test_folder_named_like_a_leftover_is_not_touched(tmp_path):
 
 
 def test_concurrent_writers(tmp_path):
-    with new_folder(tmp_path / "out") as first:
+    with atomic_folder(tmp_path / "out") as first:
         (first / "x").write_text("first")
-        with pytest.raises(KeyError), new_folder(tmp_path / "out"):
+        with pytest.raises(KeyError), atomic_folder(tmp_path / "out"):
             raise KeyError
         assert list(tmp_path.iterdir()) == [first]
     assert (tmp_path / "out" / "x").read_text() == "first"
-    with pytest.raises(Exception, match="already exists"), new_folder(tmp_path / "out"):
+    with pytest.raises(OSError, match="not empty"), atomic_folder(tmp_path / "out"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -195,7 +196,7 @@ def test_failed_write_names_the_output_and_leaves_nothing(tmp_path):
 def test_existing_parents_stay(tmp_path):
     folder = equal(tmp_path / "c", CONFIG)
     (tmp_path / "p1").mkdir()
-    with pytest.raises(KeyError), new_folder(tmp_path / "p1" / "p2" / "out"):
+    with pytest.raises(KeyError), atomic_folder(tmp_path / "p1" / "p2" / "out"):
         raise KeyError
     assert list((tmp_path / "p1").iterdir()) == []
     untie(folder, tmp_path / "p1" / "p2" / "out")

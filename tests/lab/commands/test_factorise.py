@@ -12,6 +12,7 @@ from processes import end, start_python, tree
 from safetensors.numpy import load_file
 from small_tables import EMBED, HEAD, NORM, ROWS, TIED, UNTIED, WIDTH, table, tied, untied, with_vocabulary
 
+from tiejax.checkpoints.hub import reading
 from tiejax.checkpoints.rewrite import factorise
 from tiejax.lab.commands import factorise as command
 from tiejax.lab.settings.command_line import BadInput
@@ -133,8 +134,8 @@ def test_rank_is_at_most_the_number_of_rows(tmp_path, rows):
 
 def test_width_that_exceeds_the_memory_is_refused(tmp_path, monkeypatch):
     folder = untied(tmp_path / "c")
-    monkeypatch.setattr(factorise, "machine_memory", lambda: 3 * 8 * 12 * 12 - 1)
-    with pytest.raises(BadInput, match="factorising a width of 12 takes 3,456 bytes; this machine has 3,455"):
+    monkeypatch.setattr(reading, "machine_memory", lambda: 3 * 8 * 12 * 12 - 1)
+    with pytest.raises(BadInput, match=r"factorising a width of 12: takes 3\.38 KiB in memory; this machine has 3\.37"):
         command.main([str(folder), str(tmp_path / "out"), "--rank", "2"])
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 

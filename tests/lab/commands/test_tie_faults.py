@@ -9,8 +9,8 @@ from hub_checkpoints import checkpoint, values
 from processes import end, start_python
 from safetensors.numpy import load_file
 
+from tiejax.checkpoints.hub import reading
 from tiejax.checkpoints.hub.checkpoint import open_checkpoint
-from tiejax.checkpoints.rewrite import states
 from tiejax.checkpoints.rewrite.one_table import Distances
 from tiejax.checkpoints.rewrite.states import last_norm
 from tiejax.checkpoints.rewrite.tie_report import Moved, Report
@@ -248,9 +248,9 @@ def test_logits_need_not_fit_into_memory(tmp_path, where):
 def test_states_that_exceed_the_memory_are_refused(tmp_path, monkeypatch):
     folder = checkpoint(tmp_path / "c", EQUAL, CONFIG)
     np.save(tmp_path / "h.npy", values(256, 4))
-    monkeypatch.setattr(states, "machine_memory", lambda: 3 * 4 * 256 * 4 - 1)
-    refused(folder, tmp_path, "--states: 256 states of width 4 take 12,288 bytes; this machine has 12,287")
-    refused(folder, tmp_path, "--hidden: 256 states of width 4 take", "--hidden", tmp_path / "h.npy")
+    monkeypatch.setattr(reading, "machine_memory", lambda: 3 * 4 * 256 * 4 - 1)
+    refused(folder, tmp_path, "--states: 256 states of width 4: takes 12 KiB in memory; this machine has 12 KiB")
+    refused(folder, tmp_path, "--hidden: 256 states of width 4: takes", "--hidden", tmp_path / "h.npy")
 
 
 def test_too_many_states_are_refused(tmp_path):

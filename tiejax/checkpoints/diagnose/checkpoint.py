@@ -11,7 +11,7 @@ from scipy import stats
 from tiejax.checkpoints.check import check
 from tiejax.checkpoints.diagnose.options import Options
 from tiejax.checkpoints.diagnose.relation import Arrays, extreme_tokens, relate
-from tiejax.checkpoints.diagnose.tables import INPUT, Progress, Ranked, Tables, counted, find_tables, no_progress, rank_tokens
+from tiejax.checkpoints.diagnose.tables import INPUT, Progress, Ranked, Tables, counted, find_tables, rank_tokens
 from tiejax.checkpoints.hub.checkpoint import Checkpoint
 from tiejax.checkpoints.hub.download import open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
@@ -20,6 +20,7 @@ from tiejax.checkpoints.hub.tables import HubTable, check_row
 from tiejax.geometry.norms import Norms, norms_and_equality
 from tiejax.system.json_values import plain
 from tiejax.system.memory import size_words
+from tiejax.text.sequences import ignore
 
 # Whether the two tables of a checkpoint are tied, as stored: the entry `fact` of the results.
 #   untied  two tables are stored, and some rows differ
@@ -35,34 +36,27 @@ ROW_BYTES = 128  # of all arrays with one entry per row, by measurement
 def diagnose_checkpoint(
     folder: Path | str,
     options: Options = Options(),  # noqa: B008 - immutable
-    progress: Progress = no_progress,
+    progress: Progress = ignore,
     without_texts: Callable[[ValueError], None] = lambda error: None,
 ) -> tuple[dict[str, Any], Arrays]:
     """Measure how similar the input and output embedding tables of a checkpoint are.
 
     The tables are read by rows and never loaded whole.
 
-    Args:
-        folder: a checkpoint in the hub's format, or its id on the hub, of which only the shards with tables are downloaded
-        options: corpus, tokenizer, names of the tables, sizes of the samples
-        progress: called with (phase, rows done, rows in total or None)
-        without_texts: called with the error when the tokenizer cannot be read; the report then shows token ids only
+    folder: a checkpoint in the hub's format, or its id on the hub, of which only the shards with tables are downloaded.
+    progress: called with (phase, rows done, rows in total or None). without_texts: called with the error when the tokenizer
+    cannot be read; the report then shows token ids only. Raises CheckpointError or CorpusError.
 
-    Returns:
-        The measures, as results.json holds them, and arrays by token, as metrics.npz holds them. All checkpoints have the
-        same entries; those in `COMPARED` are None unless `fact` is `untied`.
-
-    Raises:
-        CheckpointError: if the checkpoint or an option cannot be used
-        CorpusError: if the corpus cannot be read
+    Returns the measures, as results.json holds them, and arrays by token, as metrics.npz holds them. All checkpoints have the
+    same entries; those in `COMPARED` are None unless `fact` is `untied`.
     """
     began = time.monotonic()
     checkpoint, tables = open_tables(folder, options)
     rows = tables.input.shape[0]
     check_memory(f"{checkpoint.folder}: measures of {rows:,} rows", ROW_BYTES * rows)
     tokens, ranked = rank_tokens(options, checkpoint.folder, rows, progress, without_texts)
-    stored = [table for table in (tables.input, tables.output) if table is not None]
-    phase, size = "norms", sum(table.nbytes for table in stored)
+    stored = [one for one in (tables.input, tables.output) if one is not None]
+    phase, size = "norms", sum(one.nbytes for one in stored)
     if size >= LARGE:
         phase = f"norms ({size_words(size)})"
         progress(phase, 0, rows * len(stored))
@@ -74,7 +68,9 @@ def diagnose_checkpoint(
             name: value for name, value in check(checkpoint, same_bytes(tables, norms))._asdict().items() if name != "folder"
         }
     results |= {"differing_rows": norms.differing, "largest_difference": norms.largest}
-    results["memory"] = memory_of(tables, results["parameters"])
+    table, every = tables.output or tables.input, results["parameters"]  # the one that tying would save or untying would add
+    share = None if every is None else table.tensor.number / every
+    results["memory"] = {"parameters": table.tensor.number, "bytes": table.nbytes, "share": share}
     results |= dict.fromkeys(COMPARED)
     results["norms"] = {"input": norm_facts(norms.first, ranked)}
     arrays = {"norm_input": norms.first, "rank": ranked.ranks, "counted": ranked.counted}
@@ -137,16 +133,6 @@ def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
         "form": tables.form,
         "notes": list(tables.notes),
     }
-
-
-def memory_of(tables: Tables, parameters: int | None) -> dict[str, Any]:
-    """Return the size of the table that tying would save or untying would add.
-
-    In parameters, in bytes as stored, and as a share of all stored `parameters`, None if these are unknown.
-    """
-    table = tables.output or tables.input
-    share = None if parameters is None else table.tensor.number / parameters
-    return {"parameters": table.tensor.number, "bytes": table.nbytes, "share": share}
 
 
 def norm_facts(norms: np.ndarray, ranked: Ranked) -> dict[str, Any]:

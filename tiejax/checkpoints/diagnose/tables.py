@@ -11,7 +11,7 @@ from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
 from tiejax.checkpoints.hub.checkpoint import Checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.families import Flag, flag_of, notes_of, predicts, text_part, title_of
-from tiejax.checkpoints.hub.locate import bias_of, candidates, check_whole, form_of_tables, locate, shown, unknown
+from tiejax.checkpoints.hub.locate import bias_of, candidates, check_whole, form_of_tables, locate, unknown
 from tiejax.checkpoints.hub.reading import Progress
 from tiejax.checkpoints.hub.tables import HubTable, table
 from tiejax.checkpoints.hub.tokens import Tokens, count_in_corpus, find_tokens
@@ -78,13 +78,9 @@ def _no_input(checkpoint: Checkpoint, architecture: Architecture | None) -> Chec
     if architecture is None:
         return CheckpointError(f"{checkpoint.folder}: {unknown(checkpoint)}; name its tables with ", INPUT, " and ", OUTPUT)
     tall = candidates(checkpoint)
-    may_be = f" (tensors that may be it: {shown(tall)})" if tall else ""
+    may_be = f" (tensors that may be it: {tall})" if tall else ""
     none = f"{checkpoint.folder}: no tensor has the name of the input table of {architecture.name}; name it with "
     return CheckpointError(none, INPUT, may_be)
-
-
-def no_progress(phase: str, done: int, total: int | None) -> None:
-    """No-op progress callback."""
 
 
 class CountedTable:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 Ties = Literal["by flag", "always", "never"]
 FILE = "architectures.json"
 NAMES = ("input", "output", "kept", "inner")  # fields that hold names of tensors
+NONE: Mapping[str, Any] = MappingProxyType({})
 STATES = (None, True, False)  # of the flag at one level of a configuration, in the order of `Architecture.flag`
 
 
@@ -43,16 +44,16 @@ class Architecture(NamedTuple):
 
     name: str
     type: str
-    prefix: str
-    input: tuple[str, ...]
-    output: tuple[str, ...]
-    kept: tuple[str, ...]
-    inner: tuple[str, ...]
-    more: Mapping[str, tuple[tuple[str, ...], ...]]
-    ties: Mapping[str, Ties]
-    flag: Mapping[str, str]
-    separate: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    settings: Mapping[str, bool] = MappingProxyType({})
+    prefix: str = ""
+    input: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    more: Mapping[str, tuple[tuple[str, ...], ...]] = NONE
+    ties: Mapping[str, Ties] = NONE
+    flag: Mapping[str, str] = NONE
+    separate: Mapping[str, tuple[str, ...]] = NONE
+    settings: Mapping[str, bool] = NONE
     scaled: bool = False
     unlike: bool = False
 
@@ -95,19 +96,17 @@ class Architecture(NamedTuple):
 def known() -> dict[str, Architecture]:
     """Return all known architectures, by name of their class."""
     content = json.loads((resources.files("tiejax.checkpoints.hub") / FILE).read_text("utf-8"))
-    found = {name: _with_head(name, row) for name, row in content["heads"].items()}
+    found = {name: Architecture(name, **_frozen(row)) for name, row in content["heads"].items()}
     for kind, rows in content["headless"].items():
-        found |= {name: Architecture(name, kind, "", tuple(inputs), (), (), (), {}, {}, {}) for name, inputs in rows.items()}
+        found |= {name: Architecture(name, kind, input=tuple(inputs)) for name, inputs in rows.items()}
     return found
 
 
-def _with_head(name: str, row: Mapping[str, Any]) -> Architecture:
-    tensors: dict[str, Any] = {field: tuple(row.get(field, ())) for field in NAMES}
-    more = {version: tuple(tuple(group) for group in groups) for version, groups in row.get("more", {}).items()}
-    usual: dict[str, Any] = {"prefix": "", "flag": {}, "settings": {}, "scaled": False, "unlike": False}
-    others: dict[str, Any] = {field: row.get(field, value) for field, value in usual.items()}
-    others["separate"] = {version: tuple(names) for version, names in row.get("separate", {}).items()}
-    return Architecture(name=name, type=row["type"], ties=row["ties"], more=more, **others, **tensors)
+def _frozen(value: Any) -> Any:
+    """Return a value of JSON with its lists as tuples."""
+    if isinstance(value, dict):
+        return {name: _frozen(part) for name, part in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def architecture_of(config: Mapping[str, Any]) -> Architecture | None:

@@ -55,17 +55,9 @@ def whole_folder(name: str) -> Path:
 def open_with_tables(name: str | Path, tables: Sequence[str] = (), headers: bool = False) -> Checkpoint:
     """Open a checkpoint by its path or its id, of which only those shards are downloaded that hold a table.
 
-    Args:
-        name: the path, or the id on the hub, with its revision if any
-        tables: names of tensors to read, in addition to the tables of a known architecture
-        headers: read the headers of the other shards too, without downloading these; their tensors are left out if the hub
-            cannot be reached
-
-    Returns:
-        The checkpoint.
-
-    Raises:
-        CheckpointError: if it cannot be downloaded or used
+    name: an id may end in its revision. tables: names of tensors to read, in addition to the tables of a known architecture.
+    headers: read the headers of the other shards too, without downloading these; their tensors are left out if the hub cannot
+    be reached. Raises CheckpointError if it cannot be downloaded or used.
     """
     if isinstance(name, Path) or not is_id(name):
         return open_checkpoint(_folder(name))

@@ -123,18 +123,17 @@ def read_by_all(checkpoint: Checkpoint, architecture: Architecture, tables: Sequ
     return None
 
 
-def shown(tensors: Sequence[Tensor]) -> str:
-    """Return the names and shapes of the first few tensors."""
-    texts = [f"{tensor.name} {list(tensor.shape)}" for tensor in tensors[:MOST_SHOWN]]
-    return ", ".join(texts) + (", ..." if len(tensors) > MOST_SHOWN else "")
+def candidates(checkpoint: Checkpoint) -> str:
+    """Return the names and shapes of the first few matrices that may be tables, "" if there are none.
 
-
-def candidates(checkpoint: Checkpoint) -> list[Tensor]:
-    """Return the matrices that may be tables: those with a row or a column for each token, or else the longest ones."""
+    They are those with a row or a column for each token, or else the longest ones.
+    """
     tokens = text_part(checkpoint.config).get("vocab_size")
     matrices = [tensor for tensor in checkpoint.tensors.values() if len(tensor.shape) == 2 and tensor.dtype in DTYPES]
     fitting = [tensor for tensor in matrices if isinstance(tokens, int) and tokens in tensor.shape]
-    return fitting or sorted(matrices, key=lambda tensor: -max(tensor.shape))[:3]
+    found = fitting or sorted(matrices, key=lambda tensor: -max(tensor.shape))[:3]
+    texts = [f"{tensor.name} {list(tensor.shape)}" for tensor in found[:MOST_SHOWN]]
+    return ", ".join(texts) + (", ..." if len(found) > MOST_SHOWN else "")
 
 
 def stored_under(checkpoint: Checkpoint, architecture: Architecture, tensor: Tensor, wanted: str) -> str:
@@ -158,8 +157,8 @@ def unknown(checkpoint: Checkpoint) -> str:
     named = ", ".join(map(str, names)) if isinstance(names, list) and names else None
     what = f"the architecture {named}" if named else f"the model_type {config.get('model_type')!r}"
     what += f", whose {setting}," if (setting := unusual(config)) else ""
-    found = candidates(checkpoint)
-    return f"{what} is not known" + (f"; tensors that may be tables: {shown(found)}" if found else "")
+    may_be = candidates(checkpoint)
+    return f"{what} is not known" + (f"; tensors that may be tables: {may_be}" if may_be else "")
 
 
 def locate(checkpoint: Checkpoint, architecture: Architecture | None, role: Role) -> Tensor | None:

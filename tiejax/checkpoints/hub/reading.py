@@ -50,9 +50,9 @@ def counted(blocks: Iterable[bytes], step: Callable[[int], None]) -> Iterator[by
         step(len(block))
 
 
-def check_memory(what: str, needed: int, share: int = 1) -> None:
-    """Raise CheckpointError if an array of `needed` bytes exceeds 1/`share` of the memory. what: the subject of the message."""
+def check_memory(what: str | tuple[str, ...], needed: int, share: int = 1) -> None:
+    """Raise CheckpointError if an array of `needed` bytes exceeds 1/`share` of the memory. what: the message's subject."""
     memory = machine_memory()
     if memory is not None and needed > memory // share:
         limit = f"this machine has {size_words(memory)}" + (f", of which 1/{share} may be used at a time" if share > 1 else "")
-        raise CheckpointError(f"{what}: takes {size_words(needed)} in memory; {limit}")
+        raise CheckpointError(*([what] if isinstance(what, str) else what), f": takes {size_words(needed)} in memory; {limit}")

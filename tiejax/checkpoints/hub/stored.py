@@ -47,16 +47,11 @@ WORDS: Mapping[Relation, str] = {
 
 
 class Stored(NamedTuple):
-    """The stored tables.
+    """The stored tables: the input and the output table, None if not stored, and their relation.
 
-    Attributes:
-        architecture: None if it is unknown; the tables are not located then
-        input: the input table, if it is stored
-        output: the output table, if it is stored
-        relation: of the two
-        scale: if the relation is scaled, output = scale * input
-        padding: number of rows of the output table after those of the input table
-        form: if the relation is encoded, how a table is stored, in words
+    architecture: None if it is unknown; the tables are not located then. scale: if the relation is scaled, output = scale *
+    input. padding: number of rows of the output table after those of the input table. form: if the relation is encoded, how a
+    table is stored, in words.
     """
 
     architecture: Architecture | None

@@ -40,13 +40,8 @@ Flat = dict[str, np.ndarray]
 class Origin(NamedTuple):
     """The parts of a loaded checkpoint that are needed to write it again, in addition to the parameters.
 
-    Attributes:
-        family: its family
-        config: its configuration
-        sizes: the sizes in its configuration
-        prefix: prefix of the names of its encoder's tensors
-        dtypes: dtypes of the tensors that the parameters hold, by name
-        others: tensors that tiejax's model has no place for, such as a head for another task
+    sizes: those in its configuration. prefix: of the names of its encoder's tensors. dtypes: of the tensors that the parameters
+    hold, by name. others: tensors that tiejax's model has no place for, such as a head for another task.
     """
 
     family: Convertible

@@ -18,7 +18,6 @@ from tiejax.checkpoints.rewrite.budget import Budget, budget_of
 from tiejax.checkpoints.rewrite.factors import Product, form_of
 from tiejax.checkpoints.rewrite.rewrite import check_new, rewrite, section
 from tiejax.checkpoints.rewrite.spectrum import Spectrum, bytes_needed, factor_rows, maps, rank_for, spectrum
-from tiejax.system.memory import machine_memory
 from tiejax.text.errors import CorpusError
 
 Roles = Literal["input", "output", "both"]
@@ -118,11 +117,8 @@ def chosen_tables(checkpoint: Checkpoint, stored: Stored, tables: Roles | None) 
         raise CheckpointError(
             f"{checkpoint.folder}: the tables are {width:,} wide in all; at most {MOST_WIDTH:,} can be factorised"
         )
-    needed, memory = bytes_needed(next(iter(chosen.values())).shape[0], width), machine_memory()
-    if memory is not None and needed > memory:
-        raise CheckpointError(
-            f"{checkpoint.folder}: factorising a width of {width:,} takes {needed:,} bytes; this machine has {memory:,}"
-        )
+    rows = next(iter(chosen.values())).shape[0]
+    check_memory(f"{checkpoint.folder}: factorising a width of {width:,}", bytes_needed(rows, width))
     return {role: _table(checkpoint, tensor) for role, tensor in chosen.items()}
 
 

@@ -4,15 +4,13 @@ Tensors are copied from file to file in blocks, never loaded whole. The new fold
 killed, and the old one is not changed. Links are copied as the files they point to.
 """
 
-import contextlib
 import errno
 import importlib.metadata
 import json
 import math
 import os
-import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +24,11 @@ from tiejax.checkpoints.hub.stored import LENGTH_BYTES, blocks_of, extent_of, he
 from tiejax.checkpoints.rewrite.entries import Entries, entries, other_formats
 from tiejax.system.memory import size_words
 from tiejax.system.visible import visible_line
+from tiejax.text.stored import atomic_folder
 
 METADATA = "__metadata__"
 ALIGNED = 8  # bytes; safetensors pads its header to a multiple of this
 CARD = "README.md"
-INCOMPLETE = "incomplete-"
-MOST_LETTERS = 50  # of the final name in the unique name: a name has at most 255 bytes, a letter up to four
 
 
 class Part(NamedTuple):
@@ -84,19 +81,12 @@ def rewrite(
     left_out: Collection[str],
     card: str,
 ) -> None:
-    """Write a modified copy of a checkpoint's folder.
+    """Write a modified copy of a checkpoint's folder to `out`.
 
-    Args:
-        checkpoint: the checkpoint to copy
-        out: the folder to write
-        config: the new content of config.json
-        added: file of the checkpoint -> parts to append to it, which replace tensors of the same names
-        left_out: names of tensors to leave out; a file left without tensors is not written
-        card: text to append to the model card, README.md
-
-    Raises:
-        CheckpointError: if `out` or the folder cannot be used (see `check_new`), or the folder cannot be read
-        OSError: if `out` cannot be written
+    config: the new content of config.json. added: file of the checkpoint -> parts to append to it, which replace tensors of the
+    same names. left_out: names of tensors to leave out; a file left without tensors is not written. card: text to append to the
+    model card, README.md. Raises CheckpointError if `out` or the folder cannot be used (see `check_new`) or the folder cannot
+    be read, OSError if `out` cannot be written.
     """
     listed = check_new(checkpoint, out)
     leave = {part.name for parts in added.values() for part in parts} | set(left_out)
@@ -109,7 +99,7 @@ def rewrite(
     try:
         _check_space(out, needed)
         step = steps(f"writing {out.name}", needed)
-        with new_folder(out) as folder:
+        with atomic_folder(out) as folder:
             for path in listed.folders:
                 (folder / path).mkdir()
             for path in listed.files:
@@ -124,6 +114,7 @@ def rewrite(
             with (folder / CARD).open("ab") as opened:
                 opened.write(card.encode())
             _to_disk(folder)
+            _check_absent(out)  # another process may have created it meanwhile
     except OSError as error:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(out)) from None
 
@@ -252,25 +243,3 @@ def _check_absent(out: Path) -> None:
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{out}: cannot be created: {getattr(error, 'strerror', None) or error}") from None
     raise CheckpointError(f"{out}: already exists; name a new folder")
-
-
-@contextlib.contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """Yield a new folder next to `out`, and rename it to `out` at the end.
-
-    After an exception, the folder and any parents created for it are removed. A process that is killed leaves
-    `incomplete-...-OUT`, which no later process uses or removes.
-    """
-    parents = [parent for parent in out.absolute().parents if not os.path.lexists(parent)]
-    folder = out.with_name(f"{INCOMPLETE}{secrets.token_hex(4)}-{out.name[:MOST_LETTERS]}")
-    try:
-        folder.mkdir(parents=True)
-        yield folder
-        _check_absent(out)  # another process may have created it meanwhile
-        os.rename(folder, out)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        for parent in parents:  # innermost first
-            with contextlib.suppress(OSError):
-                parent.rmdir()
-        raise

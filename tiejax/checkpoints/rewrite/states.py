@@ -13,8 +13,8 @@ from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.families import levels
 from tiejax.checkpoints.hub.locate import called
+from tiejax.checkpoints.hub.reading import check_memory
 from tiejax.system.files import check_file
-from tiejax.system.memory import machine_memory
 
 MOST_STATES, FEWEST_STATES = 2**16, 100
 COPIES = 3  # number of copies of all states in memory at one time
@@ -91,7 +91,7 @@ def drawn(number: int, width: int, norm: LastNorm | None, seed: int) -> States:
     norm: None returns z itself, whose scale is arbitrary. Raises CheckpointError if the file cannot be read, or if the
     states are not finite or do not fit into memory.
     """
-    check_memory(STATES, number, width)
+    check_memory((STATES, f": {number:,} states of width {width:,}"), COPIES * 4 * number * width)
     values = np.random.default_rng(seed).standard_normal((number, width), np.float32)
     if norm is not None:
         weight, bias = norm.arrays()
@@ -101,15 +101,6 @@ def drawn(number: int, width: int, norm: LastNorm | None, seed: int) -> States:
         if not np.isfinite(values).all():
             raise CheckpointError(f"{norm.weight.file}: the output of {norm.weight.name} is not finite in float32")
     return States(values, values, None, "drawn at random", whole=False, any_scale=norm is None)
-
-
-def check_memory(name: Field, number: int, width: int) -> None:
-    """Raise CheckpointError, naming the setting, if `number` states of this width do not fit into memory."""
-    needed, memory = COPIES * 4 * number * width, machine_memory()
-    if memory is not None and needed > memory:
-        raise CheckpointError(
-            name, f": {number:,} states of width {width:,} take {needed:,} bytes; this machine has {memory:,}"
-        )
 
 
 def given(file: Path, width: int) -> States:
@@ -133,7 +124,7 @@ def given(file: Path, width: int) -> States:
         )
     if len(values) > MOST_STATES:
         raise CheckpointError(HIDDEN, f" {file}: has {len(values):,} states; expected at most {MOST_STATES:,}")
-    check_memory(HIDDEN, len(values), width)
+    check_memory((HIDDEN, f": {len(values):,} states of width {width:,}"), COPIES * 4 * len(values) * width)
     with np.errstate(over="ignore"):
         states = np.ascontiguousarray(values, np.float32)
     if not np.isfinite(states).all():

@@ -1,6 +1,6 @@
 """The report on tying a checkpoint: how much the tables and the logits change, and whether that is too much."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +23,15 @@ MOST_KL, LEAST_TOP1 = 0.01, 0.99
 # Limit of the relative change of the input table if the model is not run: fixed hidden states do not show its effect.
 MOST_INPUT = 0.01
 UNKNOWN_SCALE = "no layer normalisation is known to precede the head, so that the scale of the hidden states is a guess"
+SMALLEST, LARGEST = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 TOGETHER = 2**22  # number of logits in memory at one time, of all states and a block of tokens
 # How the transformers library transforms the logits of each `model_type`, with its defaults: it multiplies by a factor, or
 # computes cap * tanh(logits / cap). It ignores these keys for other types.
 FACTOR, FACTORS = "logit_scale", {"cohere": 0.0625, "cohere2": 0.0625}
 CAP, CAPS = "final_logit_softcapping", {"gemma2": 30.0, "gemma3_text": None, "gemma3n": 30.0, "gemma3n_text": 30.0}
+
+
+Transform = Callable[[np.ndarray], np.ndarray]  # of logits
 
 
 class Moved(NamedTuple):
@@ -43,39 +47,26 @@ class Moved(NamedTuple):
     loss_after: float | None
 
 
-class LogitTransform(NamedTuple):
-    """The transform of logits before the softmax: cap * tanh(factor * logits / cap), or factor * logits without a cap."""
+def logit_transform(config: dict[str, Any]) -> Transform:
+    """Return the function of a model's logits before its softmax: cap * tanh(factor * l / cap), or factor * l without a cap.
 
-    factor: float
-    cap: float | None
-
-    def __call__(self, logits: Float[np.ndarray, "states tokens"]) -> Float[np.ndarray, "states tokens"]:
-        """Return the transformed logits."""
-        logits = logits * self.factor
-        return logits if self.cap is None else self.cap * np.tanh(logits / self.cap)
-
-
-def logit_transform(config: dict[str, Any]) -> LogitTransform:
-    """Return a model's transform of its logits; raises CheckpointError for a number that is not finite or not above 0."""
+    Raises CheckpointError for a number in the configuration that is not finite or not above 0.
+    """
     kind, text = config.get("model_type"), text_part(config)
-    if not isinstance(kind, str):
-        return LogitTransform(1.0, None)
-    factor = _number(FACTOR, text.get(FACTOR, FACTORS[kind])) if kind in FACTORS else 1.0
-    cap = text.get(CAP, CAPS[kind]) if kind in CAPS else None
-    return LogitTransform(factor, None if cap is None else _number(CAP, cap))
+    factor, cap = 1.0, 0.0  # without a cap
+    if isinstance(kind, str) and kind in FACTORS:
+        factor = _number(FACTOR, text.get(FACTOR, FACTORS[kind]))
+    if isinstance(kind, str) and kind in CAPS and (given := text.get(CAP, CAPS[kind])) is not None:
+        cap = _number(CAP, given)
+    return lambda logits: cap * np.tanh(logits * factor / cap) if cap else logits * factor
 
 
 def _number(key: str, value: object) -> float:
     """Return a number of a configuration, checked to be positive and finite in float32, the transformers library's dtype."""
-    try:
-        with np.errstate(over="ignore", under="ignore"):
-            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
-            single = np.float32(number)
-    except OverflowError:  # an integer with hundreds of digits
-        number, single = np.inf, np.float32(np.inf)
-    if not np.isfinite(single) or single < np.finfo(np.float32).tiny:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    if not SMALLEST <= number <= LARGEST:
         raise CheckpointError(f"config.json: {key}: expected a finite number above 0, got {str(value)[:20]}")
-    return number
+    return float(number)
 
 
 class Softmax:
@@ -141,7 +132,7 @@ def moved(
 
 
 def _logits(
-    table: OneTable, before: np.ndarray, after: np.ndarray, bias: np.ndarray | None, transform: LogitTransform
+    table: OneTable, before: np.ndarray, after: np.ndarray, bias: np.ndarray | None, transform: Transform
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield, for each block of tokens, its first token and the old and new logits in float64; raises CheckpointError."""
     with np.errstate(all="ignore"):  # an overflow shows in the logits
@@ -171,17 +162,10 @@ class Pair(NamedTuple):
 class Report(NamedTuple):
     """The effect of tying a checkpoint.
 
-    Attributes:
-        keep: the table for both roles
-        relation: the relation of the two old tables
-        distances: distances of the new table from both old ones, relative to their norms
-        by: the source of the hidden states
-        states: the number of hidden states
-        whole: whether both models were run, so that the new input table has an effect
-        moved: the change of the logits
-        bytes_saved: bytes of the table that is no longer stored
-        any_scale: whether the scale of the hidden states is a guess, as no layer normalisation is known to precede the head
-        flagged: the source of the flag if the configuration already says tied, else None
+    keep: the table for both roles. relation: of the two old tables. distances: of the new table from both old ones, relative to
+    their norms. by: the source of the hidden states. whole: whether both models were run, so that the new input table has an
+    effect. any_scale: whether the scale of the hidden states is a guess, as no layer normalisation is known to precede the
+    head. flagged: the source of the flag if the configuration already says tied, else None.
     """
 
     keep: str

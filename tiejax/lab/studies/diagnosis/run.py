@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tiejax.checkpoints.diagnose.tables import Progress, no_progress
+from tiejax.checkpoints.diagnose.tables import Progress
 from tiejax.geometry import uses
 from tiejax.geometry.alignment import alignment
 from tiejax.geometry.equivalence import equivalence
@@ -16,6 +16,7 @@ from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.lab.studies.diagnosis.open_run import OpenRun
 from tiejax.lab.studies.diagnosis.settings import Settings
 from tiejax.system.json_values import plain
+from tiejax.text.sequences import ignore
 
 NEIGHBOURS = 10
 # Modules of a model that hold its tables.
@@ -26,7 +27,7 @@ INDEPENDENT = ("untied", "never-tied-independent")
 MEASURES = ("semantic_distance", "conditional_distance", "log_ratio_mean", "score", "residual_rms", "condition_number")
 
 
-def diagnose_run(run: OpenRun, settings: Settings, progress: Progress = no_progress) -> dict[str, Any]:
+def diagnose_run(run: OpenRun, settings: Settings, progress: Progress = ignore) -> dict[str, Any]:
     """Return results.json of a run's diagnosis: alignments, equivalences and uses.
 
     progress: called with ("members", members done, members in total).
