@@ -244,8 +244,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         if self.max_norm is not None and not self.max_norm > 0:
             raise BadInput(f"--max_norm: expected a number > 0, got {self.max_norm}")
         checks.check_positive(self, ("table_std", "table_rate"))
-        if self.table_decay is not None:
-            checks.check_not_negative(self, ("table_decay",))
+        checks.check_not_negative(self, ("table_decay",))
         if self.engine == "fast" and (reason := _why_not_fast(self.model, self.dropout)):
             raise BadInput(f"--engine: fast would not be exact, since {reason}; use plain or auto")
         assert self.exact_every is not None

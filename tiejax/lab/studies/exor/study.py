@@ -17,18 +17,13 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import InSeries, Looks, train_parts
 from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor import dose_page, figures, page
-from tiejax.lab.studies.exor.analysis import analyse, registered_claims
+from tiejax.lab.studies.exor.analysis import analyse, values_of
 from tiejax.lab.studies.exor.claim_values import Setup
+from tiejax.lab.studies.exor.claims import claims
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.dose_response import Responses, analyse_doses
 from tiejax.lab.studies.exor.dose_response import claims as dose_claims
-from tiejax.lab.studies.exor.ensemble import (
-    build_engine,
-    build_ensemble,
-    by_split,
-    conditions_and_seeds,
-    named_arrays,
-)
+from tiejax.lab.studies.exor.ensemble import build_engine, build_ensemble, by_split, conditions_and_seeds, named_arrays
 from tiejax.lab.studies.exor.plateaus import levels
 from tiejax.lab.studies.exor.residual_bound import check
 from tiejax.lab.studies.exor.settings import Settings
@@ -84,15 +79,7 @@ def train_and_report(
     kind: Kind,
     series: InSeries = InSeries(),  # noqa: B008, a constant
 ) -> int:
-    """Train, analyse and write the report; return the exit status.
-
-    Args:
-        launched: the process.
-        console: the console.
-        stop: returns whether the run was asked to stop.
-        kind: the study.
-        series: the place of the run among several.
-    """
+    """Train, analyse and write the report, until `stop` returns that the run was asked to stop; return the exit status."""
     settings, directory = launched.settings, launched.run
     announce(settings, kind.compared, console)
 
@@ -160,7 +147,7 @@ def announce(settings: Settings, compared: str, console: Console) -> None:
 def claims_on_first(settings: Settings, metrics: Metrics, scratch: Path | None, seeds: int) -> Sequence[Claim]:
     """Return the registered claims on the first `seeds` seeds."""
     if settings.doses is None:
-        return registered_claims(select_seeds(metrics, slice(seeds)), setup_of(settings, settings.tasks[0]), scratch)
+        return claims(values_of(select_seeds(metrics, slice(seeds)), setup_of(settings, settings.tasks[0]), scratch))
     among = np.tile(np.arange(settings.number_of_seeds) < seeds, len(settings.tasks))
     first = settings.of_seeds(settings.seed_list[:seeds])
     return dose_claims(respond(first, select_seeds(metrics, among), scratch)[1])

@@ -31,7 +31,7 @@ from jaxtyping import Float
 from tiejax import tying
 from tiejax.geometry.distances import Pair, group_pairs
 from tiejax.lab.studies.exor.engines import Engine, FastEngine
-from tiejax.lab.studies.exor.recorders import exact_recorder
+from tiejax.lab.studies.exor.recorders import exact_risk
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.models.transformer import Transformer
 from tiejax.tying import Tie
@@ -49,13 +49,12 @@ def training_loss(engine: Engine, ordered: bool) -> Callable[[PyTree], Float[jax
         engine: the engine of a single task.
         ordered: as in `all_contexts`.
     """
-    recorder = exact_recorder(engine, ordered)
-    inputs = recorder.risk.inputs
-    if isinstance(engine, FastEngine):  # numbers of occurrences, whose logarithms are taken in their precision
-        inputs = jax.tree.map(jnp.asarray, inputs)
-    risk = dataclasses.replace(recorder.risk, inputs=inputs, pairs={})
+    risk, (expected,) = exact_risk(engine, ordered)
+    # A fast engine's inputs are numbers of occurrences, whose logarithms are taken in their precision.
+    inputs = jax.tree.map(jnp.asarray, risk.inputs) if isinstance(engine, FastEngine) else risk.inputs
+    risk = dataclasses.replace(risk, inputs=inputs, pairs={})
     # Other splits may be empty, with weights that are NaN.
-    expected = recorder.expected[0]._replace(weight=recorder.expected[0].weight[:1], asking={})
+    expected = expected._replace(weight=expected.weight[:1], asking={}, sign={})
     return lambda params: risk(params, expected)["cross_entropy"][0]
 
 
