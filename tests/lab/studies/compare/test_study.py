@@ -14,9 +14,9 @@ from tiejax.lab.commands.runs import describe
 from tiejax.lab.runs import entry, manifest
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.compare.compare import at_odds, effect
-from tiejax.lab.studies.compare.page import finding
+from tiejax.lab.studies.compare.page import at_odds, finding
 from tiejax.lab.studies.compare.settings import ACROSS, STUDY, labels
+from tiejax.lab.studies.compare.study import effect
 from tiejax.statistics.claims import Claim
 from tiejax.system import files
 

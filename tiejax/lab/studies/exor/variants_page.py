@@ -111,22 +111,19 @@ def page(run: RunOnPage) -> str:
 
 
 def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
-    """Return the figures of a run of several variants; none without exact risk."""
+    """Plot the price of every seed by variant, with the claims about it; no figure without exact risk."""
     losses = {name: entry["cross_entropy"] for name, entry in results["runs"].items() if entry["cross_entropy"] is not None}
     # Tied - untied; NaN if one of the two diverged.
     prices = {name: np.array(each["tied"], float) - np.array(each["untied"], float) for name, each in losses.items()}
-    return [plot_prices(prices, results["claims"])] if prices else []
-
-
-def plot_prices(prices: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, Any]]) -> Plot:
-    """Plot prices `[seed]` by variant, with the estimates and intervals of the claims about them."""
+    if not prices:
+        return []
     figure, axes = figures.new_figure(1, 1, 6.4, 1 + 0.4 * len(prices))
     panel = axes[0, 0]
     values = np.stack(list(prices.values()))
     drawn = figures.drawn_seeds(values.shape[1])
     opacity = float(np.clip(6 / len(drawn), 0.1, 0.5))
     panel.plot(values[:, drawn], range(len(values)), color="grey", alpha=opacity, linewidth=0.6)
-    by_id = {row["id"]: row for row in claims}
+    by_id = {row["id"]: row for row in results["claims"]}
     for place, (name, of_variant) in enumerate(prices.items()):
         panel.plot(of_variant[drawn], np.full(len(drawn), place), "o", color=figures.BLUE, alpha=0.5, markersize=3)
         row = by_id.get(f"tying-costs/{name}") or by_id.get(f"tying-free/{name}")
@@ -139,4 +136,4 @@ def plot_prices(prices: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, 
     panel.set_xlabel("cross-entropy, tied - untied (nats)")
     if len(drawn) < values.shape[1]:
         panel.set_title(f"{len(drawn)} of {values.shape[1]} seeds drawn", fontsize=7, color="grey", loc="right")
-    return Plot("prices", CAPTION, figure)
+    return [Plot("prices", CAPTION, figure)]

@@ -27,7 +27,7 @@ from tiejax.lab.studies.exor.theory import (
     smallest_share,
     training_loss,
 )
-from tiejax.lab.studies.theory import figures, page
+from tiejax.lab.studies.theory import page
 from tiejax.lab.studies.theory.settings import STUDY, Settings, settings_of_run
 from tiejax.statistics.arms import ARMS
 from tiejax.system.json_values import plain
@@ -45,7 +45,7 @@ def run(launched: Launched, console: Console) -> int:
     # Reserved last, so that a check that fails leaves no directory.
     directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": ["cpu"]}, launched.command)
-    report = write_outputs(console, directory, settings, results, figures.plot_all(results), page.page)
+    report = write_outputs(console, directory, settings, results, page.plot_all(results), page.page)
     for line in page.finding(results):
         console.say(line)
     console.result(f"report: {report}")
