@@ -22,17 +22,11 @@ def analyse(
     scratch: Path | None = None,
     registered: bool = True,
 ) -> tuple[dict[str, Any], Values]:
-    """Return the body of results.json, and the values of all seeds.
+    """Return the body of results.json, and the values of all seeds, from the arrays of metrics.npz.
 
     Diverged members stay in: they did not solve the task, have the worst loss, and count against claims about distances; their
-    final values are NaN.
-
-    Args:
-        metrics: the arrays of metrics.npz.
-        setup: task and models.
-        levels: the plateaus of the task.
-        scratch: as in `trajectories`.
-        registered: whether the claims are tested as the run's registered family; otherwise they are all exploratory.
+    final values are NaN. levels: the plateaus of the task. scratch: as in `trajectories`. registered: whether the claims are
+    tested as the run's registered family; otherwise they are all exploratory.
     """
     splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
     values = values_of(metrics, setup, scratch)

@@ -7,7 +7,7 @@ import numpy as np
 
 from tiejax.geometry.distances import fluctuation, log_distance
 from tiejax.lab.studies.exor.task import EXor
-from tiejax.lab.studies.exor.trajectories import Events, Trajectories, first_passage, solves
+from tiejax.lab.studies.exor.trajectories import Events, Trajectories, first, solves
 from tiejax.statistics.arms import ARMS, replace_diverged
 
 UNTIED, TIED = (ARMS.index(name) for name in ("untied", "tied"))
@@ -56,7 +56,7 @@ class Values:
     def passage(self, table: str, pair: str, threshold: float) -> Events:
         """Return when the relative distance is first below a threshold; diverged members count as never near."""
         place, arm = TABLES[table]
-        found = first_passage(self.runs.steps, self.runs.relative[place][pair][arm], threshold)
+        found = first(self.runs.steps, self.runs.relative[place][pair][arm] < threshold)
         near = found.happened & ~self.diverged[arm]
         return Events(near, np.where(near, found.time, self.runs.steps[-1]))
 

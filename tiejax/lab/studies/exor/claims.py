@@ -1,19 +1,7 @@
 """The claims about EXor as paired differences over seeds: those of Bertolotti and Cazzola, ICML 2024, and what tying costs.
 
 They are fixed here before a run, with their margins: .05 nat of cross-entropy, 5 points of the share of solved models, .05 of
-relative distance. A claim's id is `claim/part`, where the part names the table, arm, pair, scale or threshold:
-
-    input-semantic/BIT                   an untied input table draws the spellings of BIT together
-    output-conditional                   an untied output table holds the violating pair farther apart than the holding one
-    tied-conflict/HOLDING-pair           so does a tied table
-    tied-conflict/untied-input           it holds the violating pair farther apart than an untied input table does
-    first-passage/THRESHOLD/TABLE        the holding pair comes within THRESHOLD sooner tied than in the untied TABLE
-    tied-unstable/SCALE/TABLE            the violating pair fluctuates more tied than in the untied TABLE
-    output-reverse/TABLE                 the pair of even and odd: the other way in which DH fails
-    tying-costs                          tying costs cross-entropy: where a pair violates DH, or where both pairs obey it
-    tying-free                           tying costs less than the margin: where no pair violates DH
-    solved, solve-time                   how many models solve the task, and when
-    output-gap/ARM                       the output distance in solved models is above the theory's bound on average
+relative distance. A claim's id is `claim/part`, where the part names the table, arm, pair, scale or threshold.
 
 The task decides which of them apply, and their sign: DH holds for a pair whose spellings are equally likely (`holding`) and
 fails for the others (`violating`). Where no pair violates DH, tying is claimed to help: more tied models solve the task, and

@@ -207,32 +207,36 @@ def diverged_notes(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the page's description of task, model and training, by name."""
-    bits, bayes, train = results["bits"], results["bayes"], results["bayes"]["splits"]["train"]
-    rows = {
-        "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
-        "strings": f"{2**bits - 1} of {bits} bits; batch: {settings['batch_size'] or 'the whole training split'}",
+def described(run: RunOnPage, of_what: str = "") -> dict[str, str]:
+    """Return the description of models, seeds, training and time for the setting of a page; of_what: what has these seeds."""
+    results, settings = run.results, run.settings
+    return {
         "model": model_words(results),
-        "seeds": f"{len(results['seeds'])}, each trained tied and untied from the same initial values on the same batches",
+        "seeds": f"{len(results['seeds'])}{of_what}, each trained tied and untied from the same initial values and batches",
         "training": training_words(results, settings),
         **changes(settings),
-        "Bayes": f"accuracy {share(bayes['accuracy'], 2)}, cross-entropy {bayes['cross_entropy']:.4f} nats "
-        f"(training split: {share(train['accuracy'], 2)}, {train['cross_entropy']:.4f} nats)",
         "source": SOURCE,
         **parts_words(results),
-        **timing_words(results["timing"], facts),
+        **timing_words(results["timing"], run.facts),
     }
-    if results["solved"]:
-        untied, tied = (count_true(results["solved"][name]) for name in ARMS)
-        both = len(results["solved_pairs"])
-        rows["solved"] = f"untied {untied}, tied {tied}, both {both}: {_solved_means(results)}"
-    return rows
+
+
+def setting(run: RunOnPage) -> dict[str, str]:
+    """Return the page's description of task, model and training, by name."""
+    results, settings = run.results, run.settings
+    bits, bayes, train = results["bits"], results["bayes"], results["bayes"]["splits"]["train"]
+    return {
+        "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
+        "strings": f"{2**bits - 1} of {bits} bits; batch: {settings['batch_size'] or 'the whole training split'}",
+        "Bayes": f"accuracy {share(bayes['accuracy'], 2)}, cross-entropy {bayes['cross_entropy']:.4f} nats "
+        f"(training split: {share(train['accuracy'], 2)}, {train['cross_entropy']:.4f} nats)",
+        **described(run),
+    }
 
 
 def page(run: RunOnPage) -> str:
     """Return the HTML page of a run."""
-    results, settings, facts = run.results, run.settings, run.facts
+    results = run.results
     model, notes = results["model"], diverged_notes(results)
     if not results["solved"]:
         notes.append("No exact risk was computed: the task has too many contexts, or no seed stayed finite.")
@@ -240,7 +244,7 @@ def page(run: RunOnPage) -> str:
         title=f"EXor, {results['variant']}: tied against untied, {model['architecture']} {model['size']}",
         question=QUESTION,
         finding=finding(results),
-        setting=setting(results, settings, facts),
+        setting=setting(run),
         notes=notes,
         claims={
             "Claims": results["claims"],

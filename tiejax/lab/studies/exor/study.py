@@ -185,7 +185,8 @@ def setup_of(settings: Settings, task: EXor) -> Setup:
 def conclude_doses(settings: Settings, metrics: Metrics, params: Any, scratch: Path | None) -> Concluded:
     """Return the body of results.json and the figures of a dose-and-response run."""
     body, responses = respond(settings, metrics, scratch)
-    return body, dose_page.plot_doses(responses) if metrics["finite"].all(axis=2).any() else []
+    figures_of = (dose_page.plot_dose_gap, dose_page.plot_dose_cost) if metrics["finite"].all(axis=2).any() else ()
+    return body, [plot(responses) for plot in figures_of]
 
 
 def respond(settings: Settings, metrics: Metrics, scratch: Path | None) -> tuple[dict[str, Any], Responses]:

@@ -43,12 +43,7 @@ PER_DECADE = 8  # points of a path, evenly spaced in the logarithm of the iterat
 
 
 def training_loss(engine: Engine, ordered: bool) -> Callable[[PyTree], Float[jax.Array, ""]]:
-    """Return the exact cross-entropy of the training split as a function of parameters; it computes in their precision.
-
-    Args:
-        engine: the engine of a single task.
-        ordered: as in `all_contexts`.
-    """
+    """Return the exact cross-entropy of the training split as a function of parameters; it computes in their precision."""
     risk, (expected,) = exact_risk(engine, ordered)
     # A fast engine's inputs are numbers of occurrences, whose logarithms are taken in their precision.
     inputs = jax.tree.map(jnp.asarray, risk.inputs) if isinstance(engine, FastEngine) else risk.inputs
@@ -61,25 +56,20 @@ def training_loss(engine: Engine, ordered: bool) -> Callable[[PyTree], Float[jax
 class Minimum(NamedTuple):
     """The end of a minimisation.
 
-    params: full parameters. losses, gradients: loss and norm of the gradient at the start and at the end. iterations: their
-    number. reason: the message of L-BFGS. path: the iterations of `on_path`, from 0 to the last.
+    losses, gradients: loss and norm of the gradient at the start and at the end. reason: the message of L-BFGS. path: full
+    parameters by iteration, from 0 to the last, between which iterations are evenly spaced in their logarithm.
     """
 
-    params: PyTree
     losses: tuple[float, float]
     gradients: tuple[float, float]
-    iterations: int
     reason: str
-    path: list[int]
+    path: dict[int, PyTree]
 
 
 class Minimiser:
     """L-BFGS on stored parameters, compiled once for all members of an arm; use it with 64-bit types enabled.
 
-    Args:
-        loss: loss of full parameters.
-        like: full parameters, or their shapes.
-        ties: the ties of the arm, none for untied members.
+    loss: loss of full parameters, which are like `like`. ties: those of the arm, none for untied members.
     """
 
     def __init__(self, loss: Callable[[PyTree], jax.Array], like: PyTree, ties: Sequence[Tie]) -> None:
@@ -91,26 +81,17 @@ class Minimiser:
     def _full(self, vector: jax.Array) -> PyTree:
         return tying.view(self._unravel(vector), self._ties)
 
-    def minimise(self, params: PyTree, iterations: int, on_path: Callable[[PyTree], None] = lambda params: None) -> Minimum:
-        """Minimise the loss from full parameters.
-
-        Args:
-            params: the start.
-            iterations: the most iterations.
-            on_path: called with full parameters at the start, at iterations that are evenly spaced in their logarithm, and at
-                the end.
-        """
+    def minimise(self, params: PyTree, iterations: int) -> Minimum:
+        """Minimise the loss from full parameters, with at most so many iterations."""
         stored = tying.store(params, self._ties)
         start = np.concatenate([np.ravel(leaf).astype(float) for leaf in jax.tree.leaves(stored)])
-        path, done, due = [0], 0, _on_path(iterations)
-        on_path(self._full(jnp.asarray(start)))
+        path, done, due = {0: start}, 0, _on_path(iterations)
 
         def after(intermediate_result: scipy.optimize.OptimizeResult) -> None:
             nonlocal done
             done += 1
             if done in due:
-                path.append(done)
-                on_path(self._full(jnp.asarray(intermediate_result.x)))
+                path[done] = intermediate_result.x.copy()
 
         found = scipy.optimize.minimize(
             self._evaluate,
@@ -120,12 +101,11 @@ class Minimiser:
             callback=after,
             options={"maxiter": iterations, "maxfun": 20 * iterations, "maxcor": MEMORY, "ftol": 0.0, "gtol": GRADIENT},
         )
-        if path[-1] != done:
-            path.append(done)
-            on_path(self._full(jnp.asarray(found.x)))
+        path[done] = found.x
         (first, slope), (last, end) = self._evaluate(start), self._evaluate(found.x)
         norms = float(np.linalg.norm(slope)), float(np.linalg.norm(end))
-        return Minimum(self._full(jnp.asarray(found.x)), (first, last), norms, done, str(found.message), path)
+        full = {iteration: self._full(jnp.asarray(vector)) for iteration, vector in path.items()}
+        return Minimum((first, last), norms, str(found.message), full)
 
     def _evaluate(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = self._value_and_gradient(jnp.asarray(vector))

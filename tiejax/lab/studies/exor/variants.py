@@ -38,12 +38,7 @@ def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Clai
 
     `tying-costs/VARIANT` and `tying-free/VARIANT` are those of a single run (see `claims`). `interaction/FAILS-HOLDS` claims
     that tying costs more in a variant in which DH fails for a pair than in one in which it fails for none, by the seeds that
-    both have; it is registered for main against half and for no-dh against dh, which differ in nothing but DH, and exploratory
-    for other pairs of variants.
-
-    Args:
-        runs_by_variant: the body of results.json of a run of each variant; variants without exact risk are left out. The
-            settings of the runs should differ in nothing but the variant.
+    both have. runs_by_variant: the body of results.json of a run of each variant; those without exact risk are left out.
     """
     costs = {name: found for name, body in runs_by_variant.items() if (found := costs_by_seed(body))}
     conflict = {name: _task(runs_by_variant[name]).violating is not None for name in costs}
@@ -55,10 +50,7 @@ def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Clai
 def costs_by_seed(body: Mapping[str, Any]) -> dict[int, float]:
     """Return the cost of tying of each seed: final exact cross-entropy on the training split, tied - untied.
 
-    A diverged member, whose loss is None, has the worst loss of the run.
-
-    Args:
-        body: the body of results.json.
+    A diverged member, whose loss is None, has the worst loss of the run. body: of results.json.
     """
     risks = [body["final"][arm]["exact_cross_entropy"] for arm in ARMS]
     if None in risks:
@@ -124,11 +116,7 @@ def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarr
 def arm_claims(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> list[Claim]:
     """Return the claims about the price of tying in each arm of each variant, against the published arm, paired by seed.
 
-    Registered are those of docs/results/exor_price.md; the change of the price in every other arm is exploratory.
-
-    Args:
-        bodies: the body of results.json of each run, by `run_name`.
-        variants, arms: the variants and arms that were run.
+    bodies: the body of results.json of each run, by `run_name`.
     """
     costs, found = {name: costs_by_seed(body) for name, body in bodies.items()}, list[Claim]()
     for variant, arm in itertools.product(variants, arms):

@@ -10,9 +10,9 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.reporting.sections import model_words, rates_table, reproduction, timing_words, training_words
+from tiejax.lab.reporting.sections import rates_table, reproduction
 from tiejax.lab.reporting.words import count_true, number
-from tiejax.lab.studies.exor.page import SOURCE
+from tiejax.lab.studies.exor.page import described
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS
 
@@ -82,16 +82,11 @@ def _reports(results: Mapping[str, Any]) -> str:
 
 def page(run: RunOnPage) -> str:
     """Return the HTML page across variants."""
-    results, settings, facts = run.results, run.settings, run.facts
+    results = run.results
     setting = {
         **{name: conflict_words(results, name) for name in results["variants"]},
         "reports": _reports(results),
-        "model": model_words(results),
-        "seeds": f"{len(results['seeds'])} in every variant, each trained tied and untied from the same initial values on the "
-        "same batches",
-        "training": training_words(results, settings),
-        "source": SOURCE,
-        **timing_words(results["timing"], facts),
+        **described(run, " in every variant"),
     }
     diverged = ", ".join(
         f"{row['arm']} seed {row['seed']} in {row['variant']} (at step {row['step']})" for row in results["non_finite"]
@@ -106,7 +101,7 @@ def page(run: RunOnPage) -> str:
         claims={"Claims": results["claims"]},
         figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(facts, run.settings_text),
+        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 

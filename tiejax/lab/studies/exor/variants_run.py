@@ -49,8 +49,8 @@ def run(launched: Launched, console: Console) -> int:
         empty([run for own in settings.by_variant.values() for run in (best_rates.begun(own) if settings.rates else [own])])
     try:
         bodies, outs, tuning = _train_all(launched, console, stop)
-    except _Ended as ended:
-        return ended.status
+    except _Stopped:
+        return 130
     if directory is None:
         return 0
 
@@ -65,17 +65,14 @@ def run(launched: Launched, console: Console) -> int:
     return 0
 
 
-class _Ended(Exception):
-    """The run ends here, with this exit status."""
-
-    def __init__(self, status: int) -> None:
-        self.status = status
+class _Stopped(Exception):
+    """The run was asked to stop, which has been announced."""
 
 
 def _train_all(launched: Launched, console: Console, stop: Stop) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
     """Train the runs that are not finished; return results by variant and arm, run directories, and the fields on tuning.
 
-    With rates to choose from, the runs that choose them come first. Raises _Ended.
+    With rates to choose from, the runs that choose them come first. Raises _Stopped.
     """
     settings, by_variant = launched.settings, launched.settings.by_variant
     bodies, outs, tried = dict[str, dict[str, Any]](), list[str](), dict[str, Tried]()
@@ -84,9 +81,9 @@ def _train_all(launched: Launched, console: Console, stop: Stop) -> tuple[dict[s
         if not value_of_first(lambda: is_finished(own)):
             if any(asked for (asked,) in cluster.agree([stop()])):
                 console.result(f"stopped before {place.label}; continue with the same command and --resume")
-                raise _Ended(130)
-            if status := _train(launched, own, console, stop, place):
-                raise _Ended(status)
+                raise _Stopped
+            if _train(launched, own, console, stop, place):
+                raise _Stopped
         outs.append(own.out or "")
         body: dict[str, Any] = value_of_first(lambda: results_of(own))
         return body
@@ -164,12 +161,7 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
 
 
 def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:
-    """Return the content of results.json.
-
-    Args:
-        bodies: the content of results.json of each run, by `run_name`.
-        variants, arms: the variants and arms of the runs.
-    """
+    """Return the content of results.json; bodies: that of each run, by `run_name`."""
     some = next(iter(bodies.values()))
     published = {name: bodies[name] for name in variants if name in bodies}
     return {
