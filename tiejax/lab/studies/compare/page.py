@@ -46,37 +46,21 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     runs, claims = len(results["runs"]), [claim for claim in results["claims"] if is_tested(claim)]
     odds = at_odds(claims)
     shared = [verdicts(claim) for claim in claims if len(verdicts(claim)) == runs]
-    words = [_agreement(shared)]
+    decided = [set(found) for found in shared if set(found) <= DECIDED]
+    alike = sum(len(found) == 1 for found in decided)
+    words = [f"Decided in every run: {len(decided)} of {counted(len(shared), 'claim')}, {alike} of them alike."]
     if odds:
         words.append(f"Supported by one run and contradicted by another: {', '.join(odds)}.")
     if partly := sum(bool(set(found) & DECIDED) and not set(found) <= DECIDED for found in shared):
-        words.append(f"{counted(partly, 'claim')} {_are(partly)} decided in some runs and undecided in others.")
+        words.append(f"Decided in some runs and undecided in others: {counted(partly, 'claim')}.")
     if alone := len(claims) - len(shared):
-        words.append(f"{counted(alone, 'claim')} {_are(alone)} not made by all runs.")
+        words.append(f"Not made by all runs: {counted(alone, 'claim')}.")
     rows = [row for claim in claims for row in claim["rows"] if row is not None]
     if earlier := sum(not is_current(row) for row in rows):
-        words.append(f"{earlier} of {counted(len(rows), 'verdict')} {_are(earlier)} by {EARLIER}.")
+        words.append(f"By {EARLIER}: {earlier} of {counted(len(rows), 'verdict')}.")
     differ = ", ".join(results["settings"])
     across = [opening(row) for row in results["across"]]
     return [*across, " ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
-
-
-def _agreement(shared: list[list[str]]) -> str:
-    """Return a sentence: how many of the claims that all runs make are decided in every run, and how many of these agree."""
-    if not shared:
-        return "No claim is made by all runs."
-    decided = [set(found) for found in shared if set(found) <= DECIDED]
-    agreeing = sum(len(found) == 1 for found in decided)
-    words = f"{len(decided)} of {counted(len(shared), 'claim')} {_are(len(decided))} decided in every run"
-    if not decided:
-        return f"{words}."
-    if agreeing == len(decided):
-        return f"{words}; {'its verdicts agree' if agreeing == 1 else 'these agree'}."
-    return f"{words}; {agreeing if agreeing else 'none'} of these {'agrees' if agreeing < 2 else 'agree'}."
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:

@@ -185,16 +185,16 @@ def plot_all(
     metrics: Mapping[str, np.ndarray],
     runs: Trajectories,
     task: EXor,
-    use_rows: Sequence[Mapping[str, Any]],
+    body: Mapping[str, Any],
     bayes: Mapping[str, Mapping[str, float]],
     published_first: bool,
-    plateaus: Mapping[str, Any] | None = None,
 ) -> list[Plot]:
     """Plot all figures of a run in the order of its report.
 
-    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. use_rows, plateaus: `uses` and
-    `plateaus` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
+    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. body: of results.json. bayes:
+    split -> measure -> the value of the Bayes predictor.
     """
+    plateaus = body["plateaus"]
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     shown = [bit for bit in ("zero", "one") if bit in runs.distance["input"]]
     labels = {bit: f"{bit} pair (DH {'holds' if task.imbalance(bit) < 1e-9 else 'fails'})" for bit in shown}
@@ -210,5 +210,5 @@ def plot_all(
         *([] if plateaus is None else [plot_plateaus(runs.exact_steps, losses, plateaus["levels"])]),
         plot_final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
         plot_all_distances(runs.steps, tables, finite, metrics["pairs"], task.names),
-        plot_uses(metrics, task.names, use_rows, finite),
+        plot_uses(metrics, task.names, body["uses"], finite),
     ]

@@ -317,8 +317,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 def changes(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the row of a page's setting on model and optimizer that names what differs from the published one, if any.
 
-    A setting that is missing, as in older runs, has its published value. Gradient weights and the weight decay of all parameters
-    are named with the training.
+    A setting that is missing, as in older runs, has its published value. Gradient weights and the decay of all parameters are
+    named with the training.
     """
     values = {name: settings.get(name, published) for name, (published, _) in CHANGES.items()}
     words = [text.format(values[name]) for name, (published, text) in CHANGES.items() if values[name] != published]
