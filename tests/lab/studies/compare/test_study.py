@@ -115,7 +115,7 @@ def test_exploratory_claims_are_compared_apart(tmp_path, runs):
 def test_verdicts_by_earlier_rules_are_marked(tmp_path, runs):
     old = make_run(tmp_path / "old", finished=True, results=body(EARLIER | {"id": "both"}), seeds=3)
     out, results = compared(tmp_path, [runs[0], old])
-    assert "1 of 4 verdicts is by earlier rules." in finding(results)[0]
+    assert "By earlier rules: 1 of 4 verdicts." in finding(results)[0]
     assert "supported (earlier rules)" in (out / "report.html").read_text()
 
 
