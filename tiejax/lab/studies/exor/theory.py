@@ -119,10 +119,9 @@ def _on_path(iterations: int) -> set[int]:
 
 
 def distances(table: Float[np.ndarray, "vocabulary width"], task: EXor) -> dict[str, tuple[float, float]]:
-    """Return, for each pair of spellings, its distance in a table and its relative distance.
+    """Return the distance of each pair of spellings in a table, and its relative distance (see `trajectories`).
 
-    The relative distance is that over the mean distance between used spellings of 0 and of 1 (see `trajectories`); with more
-    than two spellings of a bit, distances are means over their pairs.
+    With more than two spellings of a bit, distances are means over their pairs.
     """
     scale = scale_of(table, task)
     found = {pair: mean_distance(table, group_pairs(used)) for pair, used in task.used.items() if len(used) > 1}

@@ -35,9 +35,8 @@ CAPTION = (
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the registered interactions, then the other registered claims, and the counts of verdicts."""
     ids = [row["id"] for row in results["claims"] if row["verdict"] != "exploratory"]
-    answers = [openings(results["claims"], [name for name in ids if name.startswith("interaction/")])]
-    answers.append(openings(results["claims"], [name for name in ids if not name.startswith("interaction/")]))
-    return [*filter(None, answers), tally(results["claims"])]
+    groups = ([name for name in ids if name.startswith("interaction/") == first] for first in (True, False))
+    return [*filter(None, (openings(results["claims"], group) for group in groups)), tally(results["claims"])]
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
