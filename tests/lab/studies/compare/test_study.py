@@ -14,9 +14,9 @@ from tiejax.lab.commands.runs import describe
 from tiejax.lab.runs import entry, manifest
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.compare.compare import at_odds, effect
-from tiejax.lab.studies.compare.page import finding
+from tiejax.lab.studies.compare.page import at_odds, finding
 from tiejax.lab.studies.compare.settings import ACROSS, STUDY, labels
+from tiejax.lab.studies.compare.study import effect
 from tiejax.statistics.claims import Claim
 from tiejax.system import files
 
@@ -71,8 +71,8 @@ def test_runs_are_compared(tmp_path, runs, capsys, drawn):
         "alone": ["supported", None],
     }
     assert capsys.readouterr().out.splitlines() == [
-        "1 of 2 claims is decided in every run; none of these agrees. Supported by one run and contradicted by another: odd. "
-        "1 claim is decided in some runs and undecided in others. 1 claim is not made by all runs.",
+        "Decided in every run: 1 of 2 claims, 0 of them alike. Supported by one run and contradicted by another: odd. "
+        "Decided in some runs and undecided in others: 1 claim. Not made by all runs: 1 claim.",
         "The runs differ in variant, steps.",
         f"report: {out / 'report.html'}",
     ]
@@ -105,7 +105,7 @@ def test_exploratory_claims_are_compared_apart(tmp_path, runs):
         for name in ("three", "four")
     ]
     out, results = compared(tmp_path, more)
-    assert finding(results)[0] == "1 of 1 claim is decided in every run; its verdicts agree."
+    assert finding(results)[0] == "Decided in every run: 1 of 1 claim, 1 of them alike."
     page = (out / "report.html").read_text()
     apart = page[page.index("Exploratory, estimated but not tested") :]
     assert "<td>0.7 (0.1 to 0.5), n 8</td>" in apart[: apart.index("</table>")]
@@ -115,7 +115,7 @@ def test_exploratory_claims_are_compared_apart(tmp_path, runs):
 def test_verdicts_by_earlier_rules_are_marked(tmp_path, runs):
     old = make_run(tmp_path / "old", finished=True, results=body(EARLIER | {"id": "both"}), seeds=3)
     out, results = compared(tmp_path, [runs[0], old])
-    assert "1 of 4 verdicts is by earlier rules." in finding(results)[0]
+    assert "By earlier rules: 1 of 4 verdicts." in finding(results)[0]
     assert "supported (earlier rules)" in (out / "report.html").read_text()
 
 
@@ -175,16 +175,16 @@ def headline(*claims, runs=2):
 @pytest.mark.parametrize(
     ("claims", "expected"),
     [
-        (["uu"] * 12, "0 of 12 claims are decided in every run."),
-        (["ss", "cc", *["uu"] * 10], "2 of 12 claims are decided in every run; these agree."),
-        (["ss"], "1 of 1 claim is decided in every run; its verdicts agree."),
-        (["ss", "ss", "ss"], "3 of 3 claims are decided in every run; these agree."),
+        (["uu"] * 12, "Decided in every run: 0 of 12 claims, 0 of them alike."),
+        (["ss", "cc", *["uu"] * 10], "Decided in every run: 2 of 12 claims, 2 of them alike."),
+        (["ss"], "Decided in every run: 1 of 1 claim, 1 of them alike."),
+        (["ss", "ss", "ss"], "Decided in every run: 3 of 3 claims, 3 of them alike."),
         (
             ["ss", "sc", "cc", "cu"],
-            "3 of 4 claims are decided in every run; 2 of these agree. Supported by one run and contradicted by another: 1. "
-            "1 claim is decided in some runs and undecided in others.",
+            "Decided in every run: 3 of 4 claims, 2 of them alike. Supported by one run and contradicted by another: 1. "
+            "Decided in some runs and undecided in others: 1 claim.",
         ),
-        (["s-", "-u"], "No claim is made by all runs. 2 claims are not made by all runs."),
+        (["s-", "-u"], "Decided in every run: 0 of 0 claims, 0 of them alike. Not made by all runs: 2 claims."),
     ],
 )
 def test_the_headline_counts_decided_claims(claims, expected):

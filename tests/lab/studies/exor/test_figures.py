@@ -7,6 +7,7 @@ from pictures import curves, is_a_picture
 from tiejax.lab.reporting.figures import save
 from tiejax.lab.studies.exor import figures
 from tiejax.lab.studies.exor.dose_page import plot_dose_cost, plot_dose_gap
+from tiejax.lab.studies.exor.dose_response import Responses
 from tiejax.lab.studies.exor.task import EXor
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -43,9 +44,10 @@ def test_figures_are_saved_as_png_and_pdf(tmp_path):
 
 @pytest.mark.parametrize("plot", [plot_dose_gap, plot_dose_cost])
 def test_dose_figures_are_saved(tmp_path, plot):
-    values = {"untied": np.array([[0.1, 0.2], [0.3, 0.4]]), "tied": np.array([[0.2, 0.3], [0.4, 0.5]])}
-    solved = {"untied": np.array([[True, False], [True, True]]), "tied": np.zeros((2, 2), bool)}
-    assert is_a_picture(save(plot(np.array([0.5, 0.9]), values, solved), tmp_path, "doses"))
+    values = np.array([[[0.1, 0.2], [0.2, 0.3]], [[0.3, 0.4], [0.4, 0.5]]])
+    solved = np.array([[[True, False], [False, False]], [[True, True], [False, False]]])
+    responses = Responses(np.array([0.5, 0.9]), np.array([0.0, 2.2]), values, values, solved)
+    assert is_a_picture(save(plot(responses).figure, tmp_path, "doses"))
 
 
 def test_figure_of_plateaus_is_saved(tmp_path):

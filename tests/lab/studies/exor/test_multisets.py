@@ -12,7 +12,7 @@ from scipy import stats
 from tiejax import training
 from tiejax.lab.studies.exor.batches import sequences
 from tiejax.lab.studies.exor.contexts import MAX_OUTCOMES, count_contexts, most_outcomes
-from tiejax.lab.studies.exor.multisets import MultisetSampler
+from tiejax.lab.studies.exor.multisets import Sampler, as_multisets, as_sequences
 from tiejax.lab.studies.exor.task import EXor, split
 
 TASKS = [variant("main"), variant("no-dh", 5), EXor(4, (0.2, 0.3, 0.5), (0.6, 0.0, 0.4))]
@@ -34,10 +34,10 @@ def test_joint_distribution_equals_enumeration(task):
     assert abs(sum(expected.values()) - 1) < 1e-12
 
     steps, key = 600, jax.random.key(5)
-    ours = MultisetSampler([task], rows)
+    ours = Sampler([task], rows)
     keys = training.stream(key, "data"), training.stream(key, "order")
     for sample in (
-        lambda step: ours.sequences(*keys, step, jnp.int32(0)),
+        lambda step: as_sequences([task], ours.visits(*keys, step, jnp.int32(0))),
         lambda step: sequences(task, rows, None, *keys, step),
     ):
         batches = jax.jit(jax.vmap(sample))(jnp.arange(steps, dtype=jnp.int32))
@@ -63,11 +63,11 @@ def test_joint_distribution_equals_enumeration(task):
 def test_both_representations_are_the_same_batch(name, bits, size):
     task = variant(name, bits)
     rows = split(bits)["train"]
-    sampler = MultisetSampler([task], rows, size)
+    sampler = Sampler([task], rows, size)
     keys = jax.random.key(1), jax.random.key(2)
     for step in range(3):
-        batch = sampler.sequences(*keys, jnp.int32(step), jnp.int32(0))
-        multisets = sampler.multisets(*keys, jnp.int32(step), jnp.int32(0))
+        drawn = sampler.visits(*keys, jnp.int32(step), jnp.int32(0))
+        batch, multisets = as_sequences([task], drawn), as_multisets([task], drawn)
         visits = len(batch.target)
         assert visits == (size or len(rows))
         assert multisets.counts.shape[1] == min(visits, count_contexts(task, ordered=False))
@@ -84,16 +84,17 @@ def test_strings_with_too_many_outcomes_are_sampled_and_counted():
     task = EXor(9, (0.2, 0.3, 0.5), (0.3, 0.3, 0.4))
     assert most_outcomes(task) > MAX_OUTCOMES
     rows = split(9)["train"]
-    sampler = MultisetSampler([task], rows)
+    sampler = Sampler([task], rows)
     keys = jax.random.key(1), jax.random.key(2), jnp.int32(4), jnp.int32(0)
-    batch, multisets = sampler.sequences(*keys), sampler.multisets(*keys)
+    batch = sampler.visits(*keys)
+    multisets = as_multisets([task], batch)
     expected = [np.bincount(tokens, minlength=task.vocabulary) for tokens in np.asarray(batch.tokens)]
     np.testing.assert_array_equal(np.asarray(multisets.counts).T, expected)
     np.testing.assert_array_equal(np.argmax(multisets.asked, axis=0), batch.target)
     with pytest.raises(ValueError, match="exceed the limit of alias tables, 1024"):
-        MultisetSampler([task, task], rows)
+        Sampler([task, task], rows)
 
 
 def test_tasks_of_a_sampler_must_share_their_symbols():
     with pytest.raises(ValueError, match="same symbols"):
-        MultisetSampler([variant("main"), variant("dh")], split(7)["train"])
+        Sampler([variant("main"), variant("dh")], split(7)["train"])

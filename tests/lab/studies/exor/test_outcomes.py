@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tiejax.lab.studies.exor.trajectories import first_passage, solves, solving_window
+from tiejax.lab.studies.exor.trajectories import first, solves, solving_window
 
 BAYES = 0.5
 
@@ -60,6 +60,6 @@ def test_a_run_of_at_most_one_cycle_is_judged_by_its_second_half():
 def test_first_passage_is_the_first_record_below_and_censored_at_the_end():
     steps = np.array([0, 500, 1000, 1500])
     distances = np.array([[1.0, 0.4, 0.9, 0.2], [1.0, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.1], [1.0, np.nan, np.nan, 0.3]])
-    found = first_passage(steps, distances, 0.5)
+    found = first(steps, distances < 0.5)
     assert found.happened.tolist() == [True, False, True, True]
     assert found.time.tolist() == [500, 1500, 0, 1500]

@@ -30,16 +30,15 @@ def test_exact_risk_against_a_slow_loop(x64, ordered, asked_only, with_bias):
 
     asking = asking_pairs(task, contexts)
     pairs = {name: symbols for name, (symbols, _) in asking.items()}
-    expected = Expectations(contexts.target, contexts.weight, {name: share for name, (_, share) in asking.items()})
+    expected = Expectations(
+        contexts.target, contexts.weight, {name: share for name, (_, share) in asking.items()}, {"zero": 1, "one": 1}
+    )
     expected = jax.tree.map(jnp.asarray, expected)
-    params = {"embed": jnp.asarray(embedding), "head": jnp.asarray(output)}
-
-    def table_and_bias(params):
-        return params["head"], jnp.asarray(bias) if with_bias else None
+    head = {"embedding": jnp.asarray(output)} | ({"bias": jnp.asarray(bias)} if with_bias else {})
+    params = {"embed": jnp.asarray(embedding), "head": head}
 
     found, whole = (
-        jax.jit(ExactRisk(encode, table_and_bias, contexts.tokens, pairs, block, outcomes))(params, expected)
-        for block in (7, 10**6)
+        jax.jit(ExactRisk(encode, contexts.tokens, pairs, block, outcomes))(params, expected) for block in (7, 10**6)
     )
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-13), found, whole)
 

@@ -1,16 +1,24 @@
-"""The page of runs side by side, made from its results.json."""
+"""The page of runs side by side and its figure, the effect sizes claim by claim, made from its results.json."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import EARLIER, is_current, opening
 from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import about, counted, interval_words, number
-from tiejax.lab.studies.compare.compare import DECIDED, at_odds, is_tested, verdicts
+from tiejax.system.visible import visible
 
+DECIDED = frozenset({"supported", "contradicted"})
+MARKERS = ("o", "s", "^", "D", "v", "P")
+CAPTION = (
+    "Mean of the paired differences over their standard deviation, for every registered claim in every run. Filled: the run "
+    "decides the claim, after its own adjustment; open: it does not."
+)
 NOTE = (
     "A claim is decided if its verdict is supported or contradicted. Verdicts are those of the runs, each adjusted for the "
     "number of claims in that run. If one run decides a claim and another does not, that is not a tested difference between "
@@ -18,42 +26,41 @@ NOTE = (
 )
 
 
+def verdicts(claim: Mapping[str, Any]) -> list[str]:
+    """Return the verdict of each run that makes this claim."""
+    return [row["verdict"] for row in claim["rows"] if row is not None]
+
+
+def is_tested(claim: Mapping[str, Any]) -> bool:
+    """Return whether a run tests this claim, rather than only estimating it."""
+    return set(verdicts(claim)) != {"exploratory"}
+
+
+def at_odds(claims: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the ids of claims that one run supports and another contradicts."""
+    return [claim["id"] for claim in claims if set(verdicts(claim)) >= DECIDED]
+
+
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return how many claims are decided and agree, and the settings in which the runs differ."""
     runs, claims = len(results["runs"]), [claim for claim in results["claims"] if is_tested(claim)]
     odds = at_odds(claims)
     shared = [verdicts(claim) for claim in claims if len(verdicts(claim)) == runs]
-    words = [_agreement(shared)]
+    decided = [set(found) for found in shared if set(found) <= DECIDED]
+    alike = sum(len(found) == 1 for found in decided)
+    words = [f"Decided in every run: {len(decided)} of {counted(len(shared), 'claim')}, {alike} of them alike."]
     if odds:
         words.append(f"Supported by one run and contradicted by another: {', '.join(odds)}.")
     if partly := sum(bool(set(found) & DECIDED) and not set(found) <= DECIDED for found in shared):
-        words.append(f"{counted(partly, 'claim')} {_are(partly)} decided in some runs and undecided in others.")
+        words.append(f"Decided in some runs and undecided in others: {counted(partly, 'claim')}.")
     if alone := len(claims) - len(shared):
-        words.append(f"{counted(alone, 'claim')} {_are(alone)} not made by all runs.")
+        words.append(f"Not made by all runs: {counted(alone, 'claim')}.")
     rows = [row for claim in claims for row in claim["rows"] if row is not None]
     if earlier := sum(not is_current(row) for row in rows):
-        words.append(f"{earlier} of {counted(len(rows), 'verdict')} {_are(earlier)} by {EARLIER}.")
+        words.append(f"By {EARLIER}: {earlier} of {counted(len(rows), 'verdict')}.")
     differ = ", ".join(results["settings"])
     across = [opening(row) for row in results["across"]]
     return [*across, " ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
-
-
-def _agreement(shared: list[list[str]]) -> str:
-    """Return a sentence: how many of the claims that all runs make are decided in every run, and how many of these agree."""
-    if not shared:
-        return "No claim is made by all runs."
-    decided = [set(found) for found in shared if set(found) <= DECIDED]
-    agreeing = sum(len(found) == 1 for found in decided)
-    words = f"{len(decided)} of {counted(len(shared), 'claim')} {_are(len(decided))} decided in every run"
-    if not decided:
-        return f"{words}."
-    if agreeing == len(decided):
-        return f"{words}; {'its verdicts agree' if agreeing == 1 else 'these agree'}."
-    return f"{words}; {agreeing if agreeing else 'none'} of these {'agrees' if agreeing < 2 else 'agree'}."
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
@@ -104,3 +111,40 @@ def page(run: RunOnPage) -> str:
         numbers=tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
     )
+
+
+def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+    """Plot the effect size of every tested claim in every run; no figure if there is none."""
+    claims = [
+        claim for claim in results["claims"] if is_tested(claim) and any(_effect(row) is not None for row in claim["rows"])
+    ]
+    if not claims:
+        return []
+    figure, axes = figures.new_figure(1, 1, 7.0, 1.2 + 0.32 * len(claims))
+    panel = axes[0, 0]
+    labels = list(results["runs"])
+    for place, label in enumerate(labels):
+        colour, marker = figures.SERIES[place % len(figures.SERIES)], MARKERS[place // len(figures.SERIES) % len(MARKERS)]
+        offset = (place - (len(labels) - 1) / 2) * 0.6 / len(labels)
+        for decided in (True, False):
+            points = [
+                (effect, number + offset)
+                for number, claim in enumerate(claims)
+                if (effect := _effect(claim["rows"][place])) is not None
+                and (claim["rows"][place]["verdict"] in DECIDED) == decided
+            ]
+            x, y = zip(*points, strict=True) if points else ((), ())
+            face = colour if decided else "white"
+            # Without the space, the legend would leave out a name that begins with "_".
+            name = f" {visible(label)}" if decided else None
+            panel.plot(x, y, marker, color=colour, markerfacecolor=face, label=name, markersize=5)
+    panel.axvline(0, color="black", linewidth=0.8)
+    panel.set_yticks(range(len(claims)), [claim["id"] for claim in claims])
+    panel.set_ylim(len(claims) - 0.5, -0.5)
+    panel.set_xlabel("standardised mean of the paired differences")
+    figures.legend_below(figure, panel)
+    return [Plot("effects", CAPTION, figure)]
+
+
+def _effect(row: Mapping[str, Any] | None) -> float | None:
+    return None if row is None else row["effect"]

@@ -1,13 +1,28 @@
-"""Finished runs of one study side by side: settings that differ, claims, a figure."""
+"""Finished runs of one study side by side: settings that differ, and the result of every run for every claim."""
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tiejax.lab.reporting.finding import is_claims
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.run_directory import RESULTS_FORMAT, RunDirectory
-from tiejax.lab.studies.compare import figures, page
-from tiejax.lab.studies.compare.compare import compare, read
-from tiejax.lab.studies.compare.settings import STUDY, labels
+from tiejax.lab.runs.manifest import differing
+from tiejax.lab.runs.run_directory import RESULTS, RESULTS_FORMAT, RunDirectory
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.study import function_of
+from tiejax.lab.studies.compare import page
+from tiejax.lab.studies.compare.settings import ACROSS, STUDY, labels
+from tiejax.statistics.claims import assess
 from tiejax.system.json_values import plain
+
+CLAIM_FIELDS = (
+    "family", "kind", "goal", "estimand", "unit", "n", "estimate", "interval", "interval_adjusted", "p_adjusted", "margin",
+    "equivalence", "smallest_detectable", "look", "last_look", "verdict", "one_arm",
+)  # fmt: skip
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -19,7 +34,7 @@ def run(launched: Launched, console: Console) -> int:
     directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": []}, launched.command)
     shown = Console(quiet=True) if launched.switches["json"] else console
-    report = write_outputs(shown, directory, settings, results, figures.plot_all(results), page.page)
+    report = write_outputs(shown, directory, settings, results, page.plot_all(results), page.page)
     if launched.switches["json"]:
         console.json({"format": RESULTS_FORMAT, "finding": page.finding(results), **results, "report": str(report)})
         return 0
@@ -27,3 +42,88 @@ def run(launched: Launched, console: Console) -> int:
         console.say(line)
     console.result(f"report: {report}")
     return 0
+
+
+class FinishedRun(NamedTuple):
+    """A finished run. settings: resolved, without those that do not affect results. results: the content of results.json."""
+
+    label: str
+    folder: Path
+    study: str
+    settings: Mapping[str, Any]
+    results: Mapping[str, Any]
+
+
+def read(folders: Sequence[Path], labels: Sequence[str]) -> list[FinishedRun]:
+    """Return the finished runs in `folders`; raises BadInput unless all are of one study that makes claims."""
+    runs = [_read(folder, label) for folder, label in zip(folders, labels, strict=True)]
+    first = runs[0]
+    for run in runs[1:]:
+        if run.study != first.study:
+            raise BadInput(
+                f"runs: expected runs of one study, but {first.folder} is a run of {first.study} and {run.folder} one of "
+                f"{run.study}"
+            )
+    if "claims" not in first.results:
+        raise BadInput(f"runs: runs of {first.study} make no claims that could be compared")
+    for run in runs:
+        if not is_claims(run.results.get("claims")):
+            raise BadInput(f"{run.folder / RESULTS}: its claims have an unexpected format; run the study again")
+    return runs
+
+
+def _read(folder: Path, label: str) -> FinishedRun:
+    manifest = RunDirectory.opened(folder)
+    results = RunDirectory.results(folder, manifest)
+    if results is None:
+        raise BadInput(f"{folder}: the run has not finished; continue it with its command and --resume")
+    return FinishedRun(label, folder, manifest.study, manifest.settings, results)
+
+
+def compare(runs: Sequence[FinishedRun]) -> dict[str, Any]:
+    """Return the content of results.json: runs, settings that differ as `{name: [value of each run]}`, and claims."""
+    return {
+        "experiment": "compare",
+        "study": runs[0].study,
+        "runs": {run.label: _about(run) for run in runs},
+        "settings": differing([run.settings for run in runs]),
+        "claims": compare_claims(runs),
+        "across": claims_across(runs),
+    }
+
+
+def claims_across(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
+    """Return the rows of the claims about all runs together, one family, if their study has any."""
+    entry = ACROSS.get(runs[0].study)
+    return [] if entry is None else list(assess(function_of(entry)([(run.settings, run.results) for run in runs])))
+
+
+def _about(run: FinishedRun) -> dict[str, Any]:
+    return {"folder": str(run.folder), "seeds": len(run.results["seeds"]), "excluded_seeds": run.results["excluded_seeds"]}
+
+
+def compare_claims(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
+    """Return all claims with one row for each run, None for a run that does not make the claim."""
+    statements = {claim["id"]: claim["statement"] for run in runs for claim in run.results["claims"]}
+    by_run = [{claim["id"]: claim for claim in run.results["claims"]} for run in runs]
+
+    def row(claim: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if claim is None:
+            return None
+        return {field: claim[field] for field in CLAIM_FIELDS if field in claim} | {"effect": effect(claim)}
+
+    return [
+        {"id": name, "statement": statement, "rows": [row(claims.get(name)) for claims in by_run]}
+        for name, statement in statements.items()
+    ]
+
+
+def effect(claim: Mapping[str, Any]) -> float | None:
+    """Return the mean of a claim's differences over their standard deviation; None without variance or differences.
+
+    Claims of earlier versions have no differences in results.json.
+    """
+    differences = np.asarray(claim.get("differences", []), dtype=float)
+    if len(differences) < 2 or not (deviation := float(differences.std(ddof=1))):
+        return None
+    return float(differences.mean()) / deviation

@@ -9,10 +9,10 @@ import numpy as np
 from tiejax.geometry.uses import over_training
 from tiejax.lab.studies.exor import plateaus
 from tiejax.lab.studies.exor.claim_values import TABLES, Setup, Values
-from tiejax.lab.studies.exor.claims import claims, claims_among_solved, exploratory, tested
+from tiejax.lab.studies.exor.claims import claims, claims_among_solved, exploratory
 from tiejax.lab.studies.exor.trajectories import THRESHOLDS, solving_window, trajectories
 from tiejax.statistics.arms import ARMS, diverged_members
-from tiejax.statistics.claims import Claim, assess
+from tiejax.statistics.claims import assess
 
 
 def analyse(
@@ -22,53 +22,33 @@ def analyse(
     scratch: Path | None = None,
     registered: bool = True,
 ) -> tuple[dict[str, Any], Values]:
-    """Return the body of results.json, and the values of all seeds.
+    """Return the body of results.json, and the values of all seeds, from the arrays of metrics.npz.
 
     Diverged members stay in: they did not solve the task, have the worst loss, and count against claims about distances; their
-    final values are NaN.
-
-    Args:
-        metrics: the arrays of metrics.npz.
-        setup: task and models.
-        levels: the plateaus of the task.
-        scratch: as in `trajectories`.
-        registered: whether the claims are tested as the run's registered family; otherwise they are all exploratory.
+    final values are NaN. levels: the plateaus of the task. scratch: as in `trajectories`. registered: whether the claims are
+    tested as the run's registered family; otherwise they are all exploratory.
     """
     splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
-    diverged, who_diverged = diverged_members(metrics)
-    values = Values(trajectories(metrics, setup.task, setup.cycle, scratch=scratch), setup, diverged)
+    values = values_of(metrics, setup, scratch)
+    lasting, found = ~values.diverged.any(0), claims(values)
+    both_solved = values.solved.happened.all(0) if values.exact else np.zeros(len(seeds), bool)
+    ratio, cosine = metrics["use_ratio"][:, lasting], metrics["use_cosine"][:, lasting]
     body: dict[str, Any] = {
-        **who_diverged,
+        **diverged_members(metrics)[1],
         "final": summary(values, splits),
         "final_last": summary(values, splits, last=True),
         **_outcomes(values, levels),
-        "uses": [],
-        "claims": [],
-        "solved_pairs": [],
-        "claims_solved_pairs": [],
+        "uses": over_training(metrics["step"], ratio, cosine, ARMS) if lasting.any() else [],
+        "claims": assess(found if registered else exploratory(found)),
+        "solved_pairs": seeds[both_solved].tolist(),
+        "claims_solved_pairs": assess(claims_among_solved(values, found)) if both_solved.any() else [],
     }
-    if diverged.all():
-        return body, values
-    lasting = ~diverged.any(0)
-    if lasting.any():
-        ratio, cosine = metrics["use_ratio"][:, lasting], metrics["use_cosine"][:, lasting]
-        body["uses"] = over_training(metrics["step"], ratio, cosine, ARMS)
-    applicable = tested(values)
-    found = claims(values, applicable)
-    body["claims"] = assess(found if registered else exploratory(found))
-    if values.exact and (both := values.solved.happened.all(0)).any():
-        body["solved_pairs"] = seeds[both].tolist()
-        body["claims_solved_pairs"] = assess(claims_among_solved(values, applicable))
     return body, values
 
 
-def registered_claims(metrics: Mapping[str, np.ndarray], setup: Setup, scratch: Path | None = None) -> list[Claim]:
-    """Return the claims that `analyse` tests; none if all members diverged."""
-    diverged, _ = diverged_members(metrics)
-    if diverged.all():
-        return []
-    values = Values(trajectories(metrics, setup.task, setup.cycle, scratch=scratch), setup, diverged)
-    return claims(values, tested(values))
+def values_of(metrics: Mapping[str, np.ndarray], setup: Setup, scratch: Path | None = None) -> Values:
+    """Return the values of all seeds; arguments as in `analyse`."""
+    return Values(trajectories(metrics, setup.task, setup.cycle, scratch=scratch), setup, diverged_members(metrics)[0])
 
 
 def _outcomes(values: Values, levels: Sequence[plateaus.Level]) -> dict[str, Any]:
@@ -96,10 +76,12 @@ def first_passages(values: Values) -> list[dict[str, Any]]:
     `share` of the members that come nearer than the threshold, `mean`: the restricted mean time, censored at the end of the
     run, and `median`, None if fewer than half of the members do. Diverged members count as never near.
     """
-    pair, rows = values.setup.task.holding, []
+    pair, rows = values.setup.task.holding, list[dict[str, Any]]()
+    if pair is None:
+        return rows
     for name in TABLES:
-        for threshold in THRESHOLDS if pair else ():
-            near, time = values.passage(name, "holding", threshold)
+        for threshold in THRESHOLDS:
+            near, time = values.passage(name, pair, threshold)
             median = float(np.median(np.where(near, time, np.inf)))
             rows.append(
                 {"pair": pair, "table": name, "threshold": threshold, "share": float(near.mean()), "mean": float(time.mean())}

@@ -22,20 +22,18 @@ Results = Mapping[str, Any]
 
 
 def choose(own: Settings, trained: Callable[[Settings], Results]) -> dict[str, Tried]:
-    """Return the learning rates that were tried for untied and for tied models, by the edge rule of `choose_rates`.
+    """Return the learning rates that were tried for untied and for tied models of a variant and an arm (see `choose_rates`).
 
-    The loss is the exact cross-entropy of the training split at the end.
-
-    Args:
-        own: the settings of a variant and an arm, with the rates to choose from.
-        trained: settings of a run -> its results; trains it if it has not finished.
+    The loss is the final exact cross-entropy of the training split, infinite for models that diverged. trained: settings of a
+    run -> its results; trains it if it has not finished.
     """
     assert own.rates is not None
 
     @functools.cache
     def losses(rate: float) -> dict[str, np.ndarray]:
-        at_rate = dataclasses.replace(_at(own, rate, f"tuning-{rate:g}"), seeds=own.tuning_seeds)
-        return final_losses(trained(at_rate))
+        body = trained(dataclasses.replace(_at(own, rate, f"tuning-{rate:g}"), seeds=own.tuning_seeds))
+        final = {arm: np.array(body["final"][arm]["exact_cross_entropy"]["train"], float) for arm in ARMS}
+        return {arm: np.where(np.isfinite(values), values, np.inf) for arm, values in final.items()}
 
     return {
         arm: choose_rates(own.rates, lambda pairs, arm=arm: np.stack([losses(rate)[arm] for rate, _ in pairs]))  # type: ignore[misc]
@@ -60,12 +58,6 @@ def begun(own: Settings) -> list[Settings]:
 
 def _at(own: Settings, rate: float, folder: str) -> Settings:
     return dataclasses.replace(own, learning_rate=rate, rates=None, out=f"{own.out}/{folder}")
-
-
-def final_losses(body: Results) -> dict[str, np.ndarray]:
-    """Return the exact cross-entropy of the training split at the end, `[seed]`; infinite for models that diverged."""
-    losses = {arm: np.array(body["final"][arm]["exact_cross_entropy"]["train"], float) for arm in ARMS}
-    return {arm: np.where(np.isfinite(values), values, np.inf) for arm, values in losses.items()}
 
 
 def joined(bodies: Mapping[str, Results]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from tiejax.geometry.distances import fluctuation, log_distance
 from tiejax.lab.studies.exor.task import EXor
-from tiejax.lab.studies.exor.trajectories import Events, Trajectories, first_passage, solves
+from tiejax.lab.studies.exor.trajectories import Events, Trajectories, first, solves
 from tiejax.statistics.arms import ARMS, replace_diverged
 
 UNTIED, TIED = (ARMS.index(name) for name in ("untied", "tied"))
@@ -35,30 +35,28 @@ class Setup:
 class Values:
     """Quantities compared by the claims. diverged: whether each member did, `[arm, seed]`.
 
-    Pairs are `zero`, `one` and `even_odd`; `holding` and `violating` are aliases for the pair for which DH holds and the pair
-    for which it fails, if they exist. Distances of a pair in one of `TABLES` are `[seed]`, NaN for diverged members. Risks are
-    exact ones on the training split, `[arm, seed]`; a diverged member has the worst value and is not solved.
+    Pairs are `zero`, `one` and `even_odd`. Distances of a pair in one of `TABLES` are `[seed]`, NaN for diverged members. Risks
+    are exact ones on the training split, `[arm, seed]`; a diverged member has the worst value and is not solved.
     """
 
     runs: Trajectories
     setup: Setup
     diverged: np.ndarray
 
-    @functools.cached_property
-    def pairs(self) -> dict[str, str]:
-        """Every pair by its own name, and by its alias."""
-        aliases = {"holding": self.setup.task.holding, "violating": self.setup.task.violating}
-        return {pair: pair for pair in self.runs.relative["input"]} | {name: pair for name, pair in aliases.items() if pair}
+    @property
+    def pairs(self) -> set[str]:
+        """The pairs that the task has."""
+        return set(self.runs.relative["input"])
 
     def distance(self, table: str, pair: str) -> np.ndarray:
         """Return the final relative distances of a pair in a table."""
         place, arm = TABLES[table]
-        return np.where(self.diverged[arm], np.nan, self.runs.final(self.runs.relative[place][self.pairs[pair]])[arm])
+        return np.where(self.diverged[arm], np.nan, self.runs.final(self.runs.relative[place][pair])[arm])
 
     def passage(self, table: str, pair: str, threshold: float) -> Events:
         """Return when the relative distance is first below a threshold; diverged members count as never near."""
         place, arm = TABLES[table]
-        found = first_passage(self.runs.steps, self.runs.relative[place][self.pairs[pair]][arm], threshold)
+        found = first(self.runs.steps, self.runs.relative[place][pair][arm] < threshold)
         near = found.happened & ~self.diverged[arm]
         return Events(near, np.where(near, found.time, self.runs.steps[-1]))
 
@@ -74,7 +72,7 @@ class Values:
         """
         assert self.regular is not None
         (place, arm), (records, period) = TABLES[table], self.regular
-        late = self.runs.distance[place][self.pairs[pair]][arm][:, records]
+        late = self.runs.distance[place][pair][arm][:, records]
         return np.where(self.diverged[arm], np.nan, fluctuation(log_distance(late) if scale == "log" else late, period))
 
     @property
@@ -104,7 +102,7 @@ class Values:
         An optimal model has h . (e1 - e2) = ln(p1 / p2) in every context in which the pair's bit is masked, hence
         |e1 - e2| |h| >= |ln(p1 / p2)|. With more than two spellings, the likeliest and the least likely are compared.
         """
-        return self.runs.final(self.runs.exact[f"gap_{self.pairs[pair]}"], exact=True)
+        return self.runs.final(self.runs.exact[f"gap_{pair}"], exact=True)
 
 
 def regular_records(steps: np.ndarray, cycle: int) -> tuple[np.ndarray, int] | None:

@@ -77,8 +77,7 @@ def all_contexts(task: EXor, ordered: bool) -> Contexts:
     rows = list(_ordered_contexts(task, splits) if ordered else _multiset_contexts(task, splits))
     tokens, position, bit, weight = (np.array(column) for column in zip(*rows, strict=True))
     probability = np.zeros((2, task.vocabulary))
-    for row, name in enumerate(("zero", "one")):
-        symbols = list(task.spellings[name])
+    for row, symbols in enumerate(map(list, task.spellings.values())):
         probability[row, symbols] = np.array(task.probability)[symbols]
     return Contexts(tokens.astype(np.int32), position.astype(np.int32), bit.astype(np.int32), weight.T, probability[bit])
 

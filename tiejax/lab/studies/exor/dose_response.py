@@ -54,35 +54,28 @@ def analyse_doses(
 ) -> tuple[dict[str, Any], Responses]:
     """Return the body of results.json of a dose-and-response run, and the responses.
 
-    The registered family is that of the claims about all doses; the claims of each dose by itself are exploratory.
-
-    Args:
-        metrics: the arrays of metrics.npz; the seed axis holds all seeds of the first dose, then of the next.
-        setups: task and models, by dose.
-        levels: plateaus of the task, by dose.
-        scratch: as in `trajectories`.
+    The registered family is that of the claims about all doses; the claims of each dose by itself are exploratory. The seed
+    axis of `metrics` holds all seeds of the first dose, then of the next; setups and levels are by dose (see `analyse`).
     """
     doses, per_dose = [setup.task.zero[0] for setup in setups], len(metrics["seeds"]) // len(setups)
-    entries, gaps, excesses, solved, all_diverged = [], [], [], [], []
+    entries, found = [], []
     for number, (dose, setup) in enumerate(zip(doses, setups, strict=True)):
         selected = select_seeds(metrics, slice(number * per_dose, (number + 1) * per_dose))
         body, values = analyse(selected, setup, levels[number], scratch, registered=False)
         entries.append({"p": dose, "bayes_cross_entropy": setup.bayes_cross_entropy, **body})
-        excesses.append(values.cross_entropy - setup.bayes_cross_entropy)  # settings refuse doses without exact risk
-        gaps.append(np.where(values.diverged, np.nan, values.gap("zero")))
-        solved.append(values.solved.happened)
-        all_diverged.append(values.diverged)
+        excess = values.cross_entropy - setup.bayes_cross_entropy  # settings refuse doses without exact risk
+        found.append((values.diverged, values.gap("zero"), excess, values.solved.happened))
+    diverged, gaps, excesses, solved = (np.array(of_doses) for of_doses in zip(*found, strict=True))
     bound = np.array([abs(math.log(dose / (1 - dose))) for dose in doses])
-    seeds = metrics["seeds"][:per_dose]
-    stacked = np.array(gaps), np.array(excesses), np.array(solved)
-    responses = Responses(np.array(doses), bound, *stacked, bounded=not setups[0].output_bias)
-    with_diverged = np.array(all_diverged).any((0, 1))
+    gaps = np.where(diverged, np.nan, gaps)
+    responses = Responses(np.array(doses), bound, gaps, excesses, solved, bounded=not setups[0].output_bias)
+    seeds, with_diverged = metrics["seeds"][:per_dose], diverged.any((0, 1))
     return {
         "doses": entries,
         "seeds": seeds.tolist(),
         "excluded_seeds": seeds[with_diverged].tolist(),
         "non_finite": [row for entry in entries for row in entry["non_finite"]],
-        "claims": [] if np.array(all_diverged).all() else assess(claims(responses)),
+        "claims": [] if diverged.all() else assess(claims(responses)),
     }, responses
 
 

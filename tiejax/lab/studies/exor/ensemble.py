@@ -1,6 +1,7 @@
 """The ensemble of an EXor run: tied and untied members of every seed, and their recorders."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import jax
@@ -12,7 +13,7 @@ from tiejax.geometry.distances import symbol_pairs
 from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.engines import Engine, FastEngine, PlainEngine
-from tiejax.lab.studies.exor.multisets import MultisetSampler
+from tiejax.lab.studies.exor.multisets import Sampler, Visits
 from tiejax.lab.studies.exor.recorders import Measures, exact_recorder
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.task import SPLITS, split
@@ -66,7 +67,7 @@ def build_engine(settings: Settings, platform: Platform = "cpu") -> Engine:
     outcomes = settings.tasks[0].asked if settings.softmax == "asked" else None
     if settings.engine == "fast":
         return FastEngine(model, settings.tasks, product_by_sums if platform == "gpu" else jnp.matmul, outcomes)
-    return PlainEngine(model, settings.tasks, settings.ordered, settings.dropout, outcomes)
+    return PlainEngine(model, settings.tasks, settings.dropout, outcomes)
 
 
 def make_optimizer(settings: Settings, counts: Literal["all", "leaf"] = "all") -> Any:
@@ -92,11 +93,6 @@ def steps_ahead(settings: Settings) -> int:
     return max(1, min(settings.record_every, MOST_STEPS_AHEAD, MOST_BYTES_AHEAD // bytes_per_step))
 
 
-def data_keys(seed_key: SeedKey) -> tuple[jax.Array, jax.Array]:
-    """Return a seed's keys for its visits and for the order of its strings."""
-    return training.stream(seed_key.key, "data"), training.stream(seed_key.key, "order")
-
-
 def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ensemble:
     """Return the untied and tied members of resolved settings with their recorders.
 
@@ -108,27 +104,25 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
     platform = platform or cast(Platform, jax.default_backend())
     engine, task, strings = build_engine(settings), settings.tasks[0], split(settings.bits)
     ties = [tying.Tie(*models.TABLE_PATHS, gradient=settings.tie_gradient)]
-    sample_train = engine.sampler(strings["train"], settings.batch_size)
-    sampler = MultisetSampler(settings.tasks, strings["train"], settings.batch_size)
+    sampler = Sampler(settings.tasks, strings["train"], settings.batch_size, settings.ordered)
 
     def init(key: jax.Array) -> Any:
         tokens, position = jnp.zeros((1, task.length), jnp.int32), jnp.zeros(1, jnp.int32)
         params = engine.model.init(key, tokens, position)["params"]
         return tying.copy_to_targets(params, params, ties, jnp.array([True])) if settings.equal_tables else params
 
+    def draw(seed_key: SeedKey, step: jax.Array) -> Visits:
+        keys = training.stream(seed_key.key, "data"), training.stream(seed_key.key, "order")
+        return sampler.visits(*keys, step, seed_key.condition)
+
     def sample(seed_key: SeedKey, step: jax.Array, drawn: jax.Array | None) -> Any:
-        if drawn is None:
-            return sample_train(*data_keys(seed_key), step, seed_key.condition)
-        return engine.of_outcomes(sampler, drawn)
+        return engine.batch(draw(seed_key, step) if drawn is None else drawn)
 
-    def draw(seed_key: SeedKey, step: jax.Array) -> jax.Array:
-        return sampler.outcomes(*data_keys(seed_key), step, seed_key.condition)
-
-    measures = Measures(engine, engine.sampler(strings["train"], None), strings["validation"])
+    measures = Measures(engine, dataclasses.replace(sampler, batch_size=None), strings["validation"])
     recorders = {"record": Recorder(settings.record_every, measures)}
     if count_contexts(task, settings.ordered) <= MAX_CONTEXTS:
         recorders["exact"] = Recorder(settings.exact_every, exact_recorder(engine, settings.ordered))
-    draws_ahead = platform != "cpu" and not settings.ordered and sampler.tabled
+    draws_ahead = platform != "cpu" and sampler.tabled
     return Ensemble(
         init=init,
         sample=sample,
@@ -147,9 +141,10 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
     )
 
 
-def conditions_and_seeds(settings: Settings) -> tuple[list[int], list[int]]:
+def conditions_and_seeds(settings: Settings) -> tuple[Sequence[int], Sequence[int]]:
     """Return condition and seed of every pair of arms, as two lists."""
-    return [condition for condition, _ in settings.seeds_by_condition], [seed for _, seed in settings.seeds_by_condition]
+    conditions, seeds = zip(*settings.seeds_by_condition, strict=True)
+    return conditions, seeds
 
 
 def seeds_at_once(settings: Settings, arms: int) -> int | None:
@@ -163,14 +158,15 @@ def seeds_at_once(settings: Settings, arms: int) -> int | None:
 def by_split(records: Records) -> Records:
     """Return records whose exact risks `[record, seed, arm, split]` are fields of their own, such as `cross_entropy/train`."""
 
-    def split_fields(fields: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-        for field, values in fields.items():
-            if field in ("accuracy", "cross_entropy"):
-                yield from ((f"{field}/{name}", values[..., place]) for place, name in enumerate(SPLITS))
-            else:
-                yield field, values
+    def of_field(field: str, values: np.ndarray) -> dict[str, np.ndarray]:
+        if field not in ("accuracy", "cross_entropy"):
+            return {field: values}
+        return {f"{field}/{name}": values[..., place] for place, name in enumerate(SPLITS)}
 
-    return {recorder: dict(split_fields(fields)) for recorder, fields in records.items()}
+    return {
+        recorder: {name: part for field in fields.items() for name, part in of_field(*field).items()}
+        for recorder, fields in records.items()
+    }
 
 
 def named_arrays(records: Mapping[str, Mapping[str, np.ndarray]], settings: Settings) -> dict[str, np.ndarray]:

@@ -5,7 +5,6 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
@@ -67,6 +66,8 @@ def plot_all_distances(
     symbols' names.
     """
     places = np.flatnonzero(finite)
+    number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
+    pairs = pairs[:MOST_PAIRS]
 
     def seeds(values: np.ndarray) -> figures.Seeds:
         """Return the plotted seeds of `[seed, record, pair]`, read in blocks of records, since the array may be on disk."""
@@ -78,31 +79,23 @@ def plot_all_distances(
             median.append(np.median(distances, axis=0))
         return figures.Seeds(np.concatenate(drawn, axis=1), np.concatenate(median), len(places))
 
-    number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
-    return Plot(
-        "all_distances",
-        f"Distances of {number} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
-        plot_distance_grid(
-            steps,
-            {title: seeds(tables[table][arm]) for title, (table, arm) in PANELS.items()},
-            [f"{names[first]} - {names[second]}" for first, second in pairs[:MOST_PAIRS]],
-        ),
-    )
-
-
-def plot_distance_grid(steps: np.ndarray, tables: Mapping[str, figures.Seeds], pairs: Sequence[str]) -> Figure:
-    """Plot the distance of every pair, one panel per pair and one colour per table; tables hold `[..., pair]`."""
     figure, axes = figures.grid(len(pairs), 7, 1.9, 1.8, below=0.4)
-    for place, panel in enumerate(axes):
-        for colour, (name, seeds) in zip((figures.BLUE, figures.GREEN, figures.ORANGE), tables.items(), strict=True):
-            distances = seeds._replace(drawn=seeds.drawn[..., place], median=seeds.median[..., place])
-            figures.plot_seeds(panel, steps, distances, colour, name)
-        panel.set_title(pairs[place], fontsize=8)
+    for colour, (title, (table, arm)) in zip((figures.BLUE, figures.GREEN, figures.ORANGE), PANELS.items(), strict=True):
+        every = seeds(tables[table][arm])
+        for place, panel in enumerate(axes):
+            distances = every._replace(drawn=every.drawn[..., place], median=every.median[..., place])
+            figures.plot_seeds(panel, steps, distances, colour, title)
+    for panel, (first, second) in zip(axes, pairs, strict=True):
+        panel.set_title(f"{names[first]} - {names[second]}", fontsize=8)
         panel.set_ylim(bottom=0)
         figures.thousands(panel)
         panel.set_xlabel("")
     figures.legend_below(figure, axes[0])
-    return figure
+    return Plot(
+        "all_distances",
+        f"Distances of {number} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
+        figure,
+    )
 
 
 def plot_learning(
@@ -155,7 +148,7 @@ def plot_final_values(
 
 
 def plot_plateaus(steps: np.ndarray, losses: Mapping[str, np.ndarray], levels: Sequence[Mapping[str, Any]]) -> Plot:
-    """Plot the share of members on each plateau at every record.
+    """Plot the share of members on each plateau at every record, stacked by ascending loss; rare ones as one, then none.
 
     losses: exact cross-entropy on the training split, `[seed, record]` by arm. levels: as in `plateaus` of results.json.
     """
@@ -164,48 +157,44 @@ def plot_plateaus(steps: np.ndarray, losses: Mapping[str, np.ndarray], levels: S
     shares = {
         name: np.stack([(places == level).mean(0) for level in (*range(len(by_loss)), -1)]) for name, places in on.items()
     }
-    drawn = [place for place in range(len(by_loss)) if max(share[place].max() for share in shares.values()) >= LEAST_SHARE]
-    return Plot(
-        "plateaus",
-        "Share of the models on each plateau of the exact loss over training. A plateau is the loss of a predictor that knows "
-        "only what the legend says, computed from the task; a model is on the nearest one within .03 nat. Parity: the last "
-        "symbol; set bits and others: the numbers of visible symbols that spell 1 and 0.",
-        _plot_shares(steps, shares, by_loss, drawn),
-    )
-
-
-def _plot_shares(steps: np.ndarray, shares: Mapping[str, np.ndarray], by_loss: Sequence[Level], drawn: Sequence[int]) -> Figure:
-    """Stack the shares of the drawn plateaus by ascending loss, those of rarer ones, and those on none."""
+    often = [max(share[place].max() for share in shares.values()) >= LEAST_SHARE for place in range(len(by_loss))]
+    drawn, rare = np.flatnonzero(often), np.flatnonzero(np.logical_not(often))
+    labels = [f"{by_loss[place].loss:.2f}: {by_loss[place].knows}" for place in drawn]
+    colours = list(mpl.colormaps["viridis"](np.linspace(1, 0, max(len(drawn), 2)))[: len(drawn)])
+    if len(rare):
+        labels, colours = [*labels, RARE], [*colours, "#b0b0b0"]
     figure, axes = figures.new_figure(1, len(shares), 4.6 * len(shares), 4.4, share_y=True)
-    rare = [place for place in range(len(by_loss)) if place not in drawn]
-    labels = [*(f"{by_loss[place].loss:.2f}: {by_loss[place].knows}" for place in drawn), *([RARE] if rare else []), NONE]
-    ramp = mpl.colormaps["viridis"](np.linspace(1, 0, max(len(drawn), 2)))[: len(drawn)]
-    colours = [*ramp, *(["#b0b0b0"] if rare else []), "#e4e4e4"]
     for panel, (name, share) in zip(axes[0], shares.items(), strict=True):
-        parts = [*share[list(drawn)], *([share[rare].sum(0)] if rare else []), share[-1]]
-        panel.stackplot(steps, parts, labels=labels, colors=colours, linewidth=0)
+        parts = [*share[drawn], *([share[rare].sum(0)] if len(rare) else []), share[-1]]
+        panel.stackplot(steps, parts, labels=[*labels, NONE], colors=[*colours, "#e4e4e4"], linewidth=0)
         panel.set_title(name)
         panel.set_xlim(steps[0], steps[-1] if len(steps) > 1 else steps[0] + 1)
         figures.thousands(panel)
         figures.percentages(panel)
     figures.legend_below(figure, axes[0, 0], columns=2)
-    return figure
+    return Plot(
+        "plateaus",
+        "Share of the models on each plateau of the exact loss over training. A plateau is the loss of a predictor that knows "
+        "only what the legend says, computed from the task; a model is on the nearest one within .03 nat. Parity: the last "
+        "symbol; set bits and others: the numbers of visible symbols that spell 1 and 0.",
+        figure,
+    )
 
 
 def plot_all(
     metrics: Mapping[str, np.ndarray],
     runs: Trajectories,
     task: EXor,
-    use_rows: Sequence[Mapping[str, Any]],
+    body: Mapping[str, Any],
     bayes: Mapping[str, Mapping[str, float]],
     published_first: bool,
-    plateaus: Mapping[str, Any] | None = None,
 ) -> list[Plot]:
     """Plot all figures of a run in the order of its report.
 
-    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. use_rows, plateaus: `uses` and
-    `plateaus` of results.json. bayes: split -> measure -> the value of the Bayes predictor.
+    metrics: the arrays of metrics.npz. runs: trajectories of the seeds that stayed finite. body: of results.json. bayes:
+    split -> measure -> the value of the Bayes predictor.
     """
+    plateaus = body["plateaus"]
     finite = np.asarray(metrics["finite"].all(axis=(0, 2)))
     shown = [bit for bit in ("zero", "one") if bit in runs.distance["input"]]
     labels = {bit: f"{bit} pair (DH {'holds' if task.imbalance(bit) < 1e-9 else 'fails'})" for bit in shown}
@@ -221,5 +210,5 @@ def plot_all(
         *([] if plateaus is None else [plot_plateaus(runs.exact_steps, losses, plateaus["levels"])]),
         plot_final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
         plot_all_distances(runs.steps, tables, finite, metrics["pairs"], task.names),
-        plot_uses(metrics, task.names, use_rows, finite),
+        plot_uses(metrics, task.names, body["uses"], finite),
     ]

@@ -47,19 +47,24 @@ def occurrences(tokens: Int[np.ndarray, "sequences length"], vocabulary: int) ->
     return np.stack([(tokens == symbol).sum(1) for symbol in range(vocabulary)]).astype(float)
 
 
+# The visits of a batch: the outcome of each as an integer, or sequences where there are no alias tables.
+Visits = Int[Array, " batch"] | MaskedSequences
+
+
 @dataclasses.dataclass(frozen=True)
-class MultisetSampler:
-    """Visits to a set of strings, for a model without positions. Batches are functions of keys, step and task index.
+class Sampler:
+    """Visits to a set of strings, as functions of keys, step and task index.
 
     tasks: the distributions to sample from, by index; they must use the same symbols.
-    batch_size: as in `batches.sequences`.
+    batch_size: as in `batches.sequences`. ordered: whether the model sees the order of the symbols, so that it needs sequences.
     Raises ValueError if the tasks use different symbols, or if there are several and a string has more than 1,024 outcomes.
-    (A single such task is sampled string by string and counted.)
+    (A single such task is sampled string by string.)
     """
 
     tasks: Sequence[EXor]
     rows: Int[np.ndarray, "strings bits"]
     batch_size: int | None = None
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         first = self.tasks[0]
@@ -71,47 +76,13 @@ class MultisetSampler:
     @property
     def tabled(self) -> bool:
         """Whether visits are sampled from alias tables."""
-        return most_outcomes(self.tasks[0]) <= MAX_OUTCOMES
+        return not self.ordered and most_outcomes(self.tasks[0]) <= MAX_OUTCOMES
 
-    def sequences(
-        self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
-    ) -> MaskedSequences:
-        """Return the batch of a step as sequences: of each multiset, the representative that starts with the mask."""
+    def visits(self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]) -> Visits:
+        """Return the visits of a step's batch."""
         if not self.tabled:
             return sequences(self.tasks[0], self.rows, self.batch_size, data_key, order_key, step)
-        return self.sequences_of(self.outcomes(data_key, order_key, step, task))
-
-    def sequences_of(self, outcomes: Int[Array, " batch"]) -> MaskedSequences:
-        """Return outcomes as sequences."""
-        context, target = self.context_and_target(outcomes)
-        return MaskedSequences(jnp.asarray(self._tables.tokens)[context], jnp.zeros_like(context), target)
-
-    def multisets(
-        self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
-    ) -> MaskedMultisets:
-        """Return the batch of a step as multisets."""
-        if not self.tabled:
-            return count(self.sequences(data_key, order_key, step, task), self.tasks[0].vocabulary)
-        return self.multisets_of(self.outcomes(data_key, order_key, step, task))
-
-    def multisets_of(self, outcomes: Int[Array, " batch"]) -> MaskedMultisets:
-        """Return outcomes as multisets."""
-        (context, target), vocabulary = self.context_and_target(outcomes), self.tasks[0].vocabulary
-        counts, size = jnp.asarray(self._tables.counts), len(context)
-        if counts.shape[1] > size:
-            return MaskedMultisets(counts[:, context], jax.nn.one_hot(target, vocabulary, axis=0) / size)
-        visits = jnp.zeros(counts.size).at[target * counts.shape[1] + context].add(1)
-        return MaskedMultisets(counts, visits.reshape(counts.shape) / size)
-
-    @functools.cached_property
-    def _tables(self) -> "_Tables":
-        return _tables(self.tasks)
-
-    def outcomes(
-        self, data_key: Key[Array, ""], order_key: Key[Array, ""], step: Int[Array, ""], task: Int[Array, ""]
-    ) -> Int[Array, " batch"]:
-        """Return the outcome of each visit of a step's batch as an integer; the tasks need alias tables."""
-        tables = self._tables
+        tables = _tables(tuple(self.tasks))
         zeros_of_string = self.rows.shape[1] - self.rows.sum(1)
         zeros = jnp.asarray(zeros_of_string)[visited(len(self.rows), self.batch_size, order_key, step)]
         word = jax.random.bits(jax.random.fold_in(data_key, step), zeros.shape, jnp.uint32)
@@ -121,9 +92,26 @@ class MultisetSampler:
         is_alias = (word & np.uint32(2**low_bits - 1)) >= jnp.asarray(tables.threshold).ravel()[cell]
         return jnp.asarray(tables.outcome).ravel()[2 * cell + is_alias]
 
-    def context_and_target(self, outcomes: Int[Array, " batch"]) -> tuple[Int[Array, " batch"], Int[Array, " batch"]]:
-        """Return the context index and the target of each outcome."""
-        return outcomes // self.tasks[0].vocabulary, outcomes % self.tasks[0].vocabulary
+
+def as_sequences(tasks: Sequence[EXor], visits: Visits) -> MaskedSequences:
+    """Return visits as sequences: of each multiset, the representative that starts with the mask."""
+    if isinstance(visits, MaskedSequences):
+        return visits
+    context, target = visits // tasks[0].vocabulary, visits % tasks[0].vocabulary
+    return MaskedSequences(jnp.asarray(_tables(tuple(tasks)).tokens)[context], jnp.zeros_like(context), target)
+
+
+def as_multisets(tasks: Sequence[EXor], visits: Visits) -> MaskedMultisets:
+    """Return visits as multisets."""
+    vocabulary = tasks[0].vocabulary
+    if isinstance(visits, MaskedSequences):
+        return count(visits, vocabulary)
+    context, target = visits // vocabulary, visits % vocabulary
+    counts, size = jnp.asarray(_tables(tuple(tasks)).counts), len(context)
+    if counts.shape[1] > size:
+        return MaskedMultisets(counts[:, context], jax.nn.one_hot(target, vocabulary, axis=0) / size)
+    number = jnp.zeros(counts.size).at[target * counts.shape[1] + context].add(1)
+    return MaskedMultisets(counts, number.reshape(counts.shape) / size)
 
 
 class _Tables(NamedTuple):
@@ -138,7 +126,8 @@ class _Tables(NamedTuple):
     counts: Float[np.ndarray, "vocabulary contexts"]
 
 
-def _tables(tasks: Sequence[EXor]) -> _Tables:
+@functools.cache
+def _tables(tasks: tuple[EXor, ...]) -> _Tables:
     """Build the alias tables of the outcomes of a visit to a string, for each task and number of zeros."""
     first = tasks[0]
     cells = max(2, 1 << (most_outcomes(first) - 1).bit_length())

@@ -36,31 +36,25 @@ SOURCE = (
     "PMLR 235:3584-3610"
 )
 LOSSES = "Numbers: exact cross-entropy of the training split, and who solved the task"
+Tables = dict[str, tuple[list[str], list[list[str]]]]  # heading -> (columns, rows)
 DIGIT = {"zero": "0", "one": "1"}
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer to the page's question, then the counts of verdicts and of solved models."""
     task = EXor(results["bits"], tuple(results["zero"]), tuple(results["one"]))
-    costs, solving = ("tying-free", "tying-costs"), ("solved", "solve-time")
     if task.violating:
-        bit = task.violating
-        lead = f"DH fails for the pair of spellings of {DIGIT[bit]}, which are not equally likely."
-        answer = openings(results["claims"], [f"input-semantic/{bit}", "tied-conflict/untied-input", *costs, *solving], lead)
+        lead = f"DH fails for the pair of spellings of {DIGIT[task.violating]}, which are not equally likely."
+        distances = ["tied-conflict/untied-input"]
     else:
-        bit = task.holding or "one"
         lead = "DH fails for no pair of spellings: spellings of a bit that both occur are equally likely."
-        passage = [f"first-passage/{threshold:g}/input" for threshold in THRESHOLDS]
-        answer = openings(results["claims"], [f"input-semantic/{bit}", *passage, *costs, *solving], lead)
-    return [*([answer] if answer else []), " ".join([tally(results["claims"]), *_solved(results)])]
-
-
-def _solved(results: Mapping[str, Any]) -> list[str]:
-    """Return a sentence with the numbers of solved models, if known."""
-    if not results["solved"]:
-        return []
-    untied, tied = (f"{count_true(results['solved'][name])} {name}" for name in ARMS)
-    return [f"{untied} and {tied} models solved the task: {_solved_means(results)}."]
+        distances = [f"first-passage/{threshold:g}/input" for threshold in THRESHOLDS]
+    ids = [f"input-semantic/{task.violating or task.holding}", *distances, "tying-free", "tying-costs", "solved", "solve-time"]
+    answer, counts = openings(results["claims"], ids, lead), tally(results["claims"])
+    if results["solved"]:
+        untied, tied = (f"{count_true(results['solved'][name])} {name}" for name in ARMS)
+        counts += f" {untied} and {tied} models solved the task: {_solved_means(results)}."
+    return [*filter(None, [answer]), counts]
 
 
 def _solved_means(results: Mapping[str, Any]) -> str:
@@ -71,7 +65,7 @@ def _solved_means(results: Mapping[str, Any]) -> str:
     )
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> Tables:
     """Return the tables of the report: outcomes by arm, plateaus, medians and quartiles, every seed, gradients of each use."""
     if not results["claims"]:  # no member stayed finite
         return {}
@@ -82,10 +76,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     titles |= {f"relative distance, {table}, {bit}": f"{bit}, {table}" for bit in ("zero", "one") for table in TABLES}
     columns = [name for name in titles if name in untied]
     by_seed = [
-        [
-            str(seed),
-            *(decimal(name, arm[name][row]) for name in columns for arm in (untied, tied)),
-        ]
+        [str(seed), *(decimal(name, arm[name][row]) for name in columns for arm in (untied, tied))]
         for row, seed in enumerate(results["seeds"])
     ]
     headings = ["seed", *(f"{titles[name]}: {arm}" for name in columns for arm in ARMS)]
@@ -100,10 +91,8 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
     }
 
 
-def _outcomes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Return, if exact risks were computed, the tables of losses and Bayes losses, and of outcomes with the 95 % interval of
-    their difference, by arm.
-    """
+def _outcomes(results: Mapping[str, Any]) -> Tables:
+    """Return the tables of losses beside the Bayes loss and of outcomes, by arm, if exact risks were computed."""
     if not results["solved"]:
         return {}
     bayes, losses = results["bayes"]["splits"]["train"]["cross_entropy"], []
@@ -125,7 +114,7 @@ def _outcomes(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[lis
     }
 
 
-def _passages(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def _passages(results: Mapping[str, Any]) -> Tables:
     """Return the table of first passages of the pair for which DH holds, if there is one."""
     if not results["first_passage"]:
         return {}
@@ -138,7 +127,7 @@ def _passages(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[lis
     return {heading: (["table", "below", "share of seeds", "mean steps", "median steps"], rows)}
 
 
-def _plateaus(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def _plateaus(results: Mapping[str, Any]) -> Tables:
     """Return the tables of plateaus: their losses with the members at the end, and the moves between them."""
     entry = results["plateaus"]
     if not entry:
@@ -178,7 +167,7 @@ def _moves(entry: Mapping[str, Any], arm: str) -> tuple[list[str], list[list[str
     return ["from / to", *map(name, places)], rows
 
 
-def _residual_bound(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def _residual_bound(results: Mapping[str, Any]) -> Tables:
     """Return the table of the bound on output distances that holds in every model, if it was computed."""
     if not results["residual_bound"]:
         return {}
@@ -207,32 +196,36 @@ def diverged_notes(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the page's description of task, model and training, by name."""
-    bits, bayes, train = results["bits"], results["bayes"], results["bayes"]["splits"]["train"]
-    rows = {
-        "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
-        "strings": f"{2**bits - 1} of {bits} bits; batch: {settings['batch_size'] or 'the whole training split'}",
+def described(run: RunOnPage, of_what: str = "") -> dict[str, str]:
+    """Return the description of models, seeds, training and time for the setting of a page; of_what: what has these seeds."""
+    results, settings = run.results, run.settings
+    return {
         "model": model_words(results),
-        "seeds": f"{len(results['seeds'])}, each trained tied and untied from the same initial values on the same batches",
+        "seeds": f"{len(results['seeds'])}{of_what}, each trained tied and untied from the same initial values and batches",
         "training": training_words(results, settings),
         **changes(settings),
-        "Bayes": f"accuracy {share(bayes['accuracy'], 2)}, cross-entropy {bayes['cross_entropy']:.4f} nats "
-        f"(training split: {share(train['accuracy'], 2)}, {train['cross_entropy']:.4f} nats)",
         "source": SOURCE,
         **parts_words(results),
-        **timing_words(results["timing"], facts),
+        **timing_words(results["timing"], run.facts),
     }
-    if results["solved"]:
-        untied, tied = (count_true(results["solved"][name]) for name in ARMS)
-        both = len(results["solved_pairs"])
-        rows["solved"] = f"untied {untied}, tied {tied}, both {both}: {_solved_means(results)}"
-    return rows
+
+
+def setting(run: RunOnPage) -> dict[str, str]:
+    """Return the page's description of task, model and training, by name."""
+    results, settings = run.results, run.settings
+    bits, bayes, train = results["bits"], results["bayes"], results["bayes"]["splits"]["train"]
+    return {
+        "variant": f"{results['variant']}: 0 is spelled with probabilities {results['zero']}, 1 with {results['one']}",
+        "strings": f"{2**bits - 1} of {bits} bits; batch: {settings['batch_size'] or 'the whole training split'}",
+        "Bayes": f"accuracy {share(bayes['accuracy'], 2)}, cross-entropy {bayes['cross_entropy']:.4f} nats "
+        f"(training split: {share(train['accuracy'], 2)}, {train['cross_entropy']:.4f} nats)",
+        **described(run),
+    }
 
 
 def page(run: RunOnPage) -> str:
     """Return the HTML page of a run."""
-    results, settings, facts = run.results, run.settings, run.facts
+    results = run.results
     model, notes = results["model"], diverged_notes(results)
     if not results["solved"]:
         notes.append("No exact risk was computed: the task has too many contexts, or no seed stayed finite.")
@@ -240,7 +233,7 @@ def page(run: RunOnPage) -> str:
         title=f"EXor, {results['variant']}: tied against untied, {model['architecture']} {model['size']}",
         question=QUESTION,
         finding=finding(results),
-        setting=setting(results, settings, facts),
+        setting=setting(run),
         notes=notes,
         claims={
             "Claims": results["claims"],

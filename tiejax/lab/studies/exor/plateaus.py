@@ -10,10 +10,12 @@ multiset of symbols can fail to distinguish. The levels are computed from the co
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, Contexts, all_contexts, count_contexts
 from tiejax.lab.studies.exor.task import EXor
@@ -43,15 +45,15 @@ def levels(task: EXor) -> list[Level]:
     """
     if count_contexts(task, ordered=False) > MAX_CONTEXTS:
         return []
-    by_loss = sorted(enumerate(predictors(task, all_contexts(task, ordered=False))), key=lambda row: row[1][1])
-    groups: list[list[tuple[int, tuple[str, float]]]] = []
-    for row in by_loss:
-        if groups and row[1][1] - groups[-1][0][1][1] < SAME:
-            groups[-1].append(row)
+    known = list(predictors(task, all_contexts(task, ordered=False)))
+    groups: list[list[int]] = []  # places in `known`
+    for place in sorted(range(len(known)), key=lambda place: known[place][1]):
+        if groups and known[place][1] - known[groups[-1][0]][1] < SAME:
+            groups[-1].append(place)
         else:
-            groups.append([row])
-    ordered = [[predictor for _, predictor in sorted(group)] for group in groups]
-    return [Level(*group[0], tuple(knows for knows, _ in group[1:])) for group in ordered]
+            groups.append([place])
+    levels = [[known[place] for place in sorted(group)] for group in groups]
+    return [Level(*first, tuple(knows for knows, _ in others)) for first, *others in levels]
 
 
 def predictors(task: EXor, contexts: Contexts) -> Iterator[tuple[str, float]]:
@@ -95,16 +97,13 @@ def conditional_loss(weight: np.ndarray, target: np.ndarray, known: Sequence[np.
 
     weight: probability of each context. target: probability of each symbol, `[contexts, vocabulary]`.
     """
-    group = np.zeros(len(weight), int)
-    if known:
-        group = np.unique(np.stack([np.asarray(values, int) for values in known], 1), axis=0, return_inverse=True)[1].reshape(
-            -1
-        )
+    values = np.stack([np.zeros(len(weight), int), *(np.asarray(each, int) for each in known)], 1)
+    group = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     joint = np.zeros((group.max() + 1, target.shape[1]))
     np.add.at(joint, group, weight[:, None] * target)
     mass = joint.sum(1, keepdims=True)
     share = np.divide(joint, mass, out=np.zeros_like(joint), where=mass > 0)
-    return float(-np.asarray(np.where(joint > 0, joint * np.log(np.where(share > 0, share, 1)), 0)).sum())
+    return float(-scipy.special.xlogy(joint, share).sum())
 
 
 def assign(losses: np.ndarray, by_loss: Sequence[Level]) -> np.ndarray:
@@ -126,17 +125,10 @@ def cycle_minima(steps: np.ndarray, cycle: int) -> np.ndarray:
 def table(steps: np.ndarray, losses: np.ndarray, by_loss: Sequence[Level], cycle: int, arms: Sequence[str]) -> dict[str, Any]:
     """Return the entry `plateaus` of results.json: how many members are on each plateau, and how they move between them.
 
-    Args:
-        steps: step of each record.
-        losses: exact cross-entropy on the training split, `[arm, seed, record]`; a loss that is not finite is on no plateau.
-        by_loss: as returned by `levels`.
-        cycle: steps per cycle of the learning rate.
-        arms: names of the arms.
-
-    Returns:
-        `levels`; `within`; `steps`, where the members are counted (see `cycle_minima`); by arm, `members`: the number on each
-        level at each of these steps, with those on none last, and `transitions`: `[from, to, number]` between successive
-        steps, summed over them, where -1 is none.
+    `steps` are those at which the members are counted (see `cycle_minima`). By arm, `members`: the number on each level at each
+    of these steps, with those on none last, and `transitions`: `[from, to, number]` between successive steps, summed over them,
+    where -1 is none. losses: exact cross-entropy on the training split, `[arm, seed, record]`; a loss that is not finite is on
+    no plateau. by_loss: as returned by `levels`.
     """
     places = cycle_minima(steps, cycle)
     on = assign(losses[..., places], by_loss)
@@ -154,8 +146,5 @@ def table(steps: np.ndarray, losses: np.ndarray, by_loss: Sequence[Level], cycle
 
 def _transitions(on: np.ndarray) -> list[list[int]]:
     """Return `[from, to, number]` of all changes and stays between successive columns of `on` `[seed, time]`."""
-    moves = np.stack([on[:, :-1].ravel(), on[:, 1:].ravel()], 1)
-    if not len(moves):
-        return []
-    pairs, number = np.unique(moves, axis=0, return_counts=True)
-    return [[int(start), int(end), int(count)] for (start, end), count in zip(pairs, number, strict=True)]
+    moves = Counter(zip(on[:, :-1].ravel().tolist(), on[:, 1:].ravel().tolist(), strict=True))
+    return [[start, end, number] for (start, end), number in sorted(moves.items())]

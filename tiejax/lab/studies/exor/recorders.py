@@ -16,7 +16,8 @@ from tiejax.geometry.distances import pairwise_distances
 from tiejax.geometry.uses import use_gradients
 from tiejax.lab.studies.exor import batches
 from tiejax.lab.studies.exor.contexts import all_contexts, asking_pairs
-from tiejax.lab.studies.exor.engines import Engine, Sample
+from tiejax.lab.studies.exor.engines import Engine
+from tiejax.lab.studies.exor.multisets import Sampler
 from tiejax.training import SeedKey
 
 PyTree = Any
@@ -40,7 +41,7 @@ class Measures:
     """
 
     engine: Engine
-    redraw: Sample
+    redraw: Sampler
     held_out: Int[np.ndarray, "strings bits"]
 
     def __call__(self, params: PyTree, batch: Any, seed_key: SeedKey, step: jax.Array) -> dict[str, jax.Array]:
@@ -59,11 +60,12 @@ class Measures:
         """Return loss and accuracy on resampled training strings, and on held-out strings if there are any."""
         tasks = self.engine.tasks
         data_key = training.stream(seed_key.key, "validation")
-        visits = {"redrawn": self.redraw(data_key, seed_key.key, step, seed_key.condition)}
+        visits = self.redraw.visits(data_key, seed_key.key, step, seed_key.condition)
+        drawn: dict[str, Any] = {"redrawn": self.engine.batch(visits)}
         if len(self.held_out):
             frozen = select_condition([batches.frozen(task, self.held_out) for task in tasks], seed_key)
-            visits["frozen"] = self.engine.take(frozen)
-        return {f"validation_{name}": self.engine.loss(params, visit, None)[1] for name, visit in visits.items()}
+            drawn["frozen"] = self.engine.batch(frozen)
+        return {f"validation_{name}": self.engine.loss(params, batch, None)[1] for name, batch in drawn.items()}
 
     def _uses(self, params: PyTree, batch: Any) -> dict[str, jax.Array]:
         """Return the gradients of both uses, unweighted: for tied tables they sum to the gradient of the table."""
@@ -77,13 +79,15 @@ class Measures:
 class Expectations(NamedTuple):
     """Probabilities over the contexts of a task.
 
-    target: probability of each symbol in each context. weight: probability of each context in each split; NaN for empty splits.
-    asking: for each pair of symbols, the probability of each context whose target is one of the pair.
+    target: probability of each symbol in each context. weight: that of each context in each split; NaN for empty splits.
+    By pair of symbols, asking: the probability of each context whose target is one of the pair; sign: -1 if its second symbol
+    is the likelier one.
     """
 
     target: Float[Array, "contexts vocabulary"]
     weight: Float[Array, "splits contexts"]
     asking: dict[str, Float[Array, " contexts"]]
+    sign: dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # jax.jit hashes the called object, and arrays are not hashable
@@ -92,41 +96,34 @@ class ExactRisk:
 
     cross_entropy = -sum_c w_c sum_s p(s | c) ln q(s | c),    accuracy = sum_c w_c p(argmax_s q(s | c) | c).
 
-    encode: (params, block of inputs) -> h [block, width]. output: params -> the output table and the bias of the logits, or
-    None without a bias. outcomes: the symbols that logits are normalised over (default: all).
+    encode: (params, block of inputs) -> h [block, width]. outcomes: the symbols that logits are normalised over (default: all).
     inputs: the inputs of `encode`, a tree of arrays [contexts, ...]. pairs: name -> symbols (s1, s2), named as in `asking`.
     Contexts are evaluated `block` at a time (under vmap: `block` per member); only a few numbers per context are kept.
     """
 
     encode: Callable[[PyTree, Any], jax.Array]
-    output: Callable[[PyTree], tuple[jax.Array, jax.Array | None]]
     inputs: Any
     pairs: Mapping[str, Pair]
     block: int
     outcomes: tuple[int, ...] | None = None
 
     def __call__(self, params: PyTree, expected: Expectations) -> dict[str, jax.Array]:
-        table, bias = self.output(params)
-        rows = self._measure_contexts(params, table, bias, expected.target)
+        rows = self._measure_contexts(params, expected.target)
         risks = {name: expected.weight @ rows[name] for name in ("cross_entropy", "accuracy")}
         for name in self.pairs:
-            risks |= self._optimality(name, table, rows, expected)
+            risks |= self._optimality(name, params["head"]["embedding"], rows, expected)
         return risks
 
     def _measure_contexts(
-        self,
-        params: PyTree,
-        table: Float[Array, "vocabulary width"],
-        bias: Float[Array, " vocabulary"] | None,
-        target: Float[Array, "contexts vocabulary"],
+        self, params: PyTree, target: Float[Array, "contexts vocabulary"]
     ) -> dict[str, Float[Array, " contexts"]]:
         """Return cross-entropy, accuracy, |h| and the logit difference of each pair, for every context."""
+        table, bias = params["head"]["embedding"], params["head"].get("bias")
 
         def measure_block(part: tuple[Any, jax.Array]) -> dict[str, jax.Array]:
             inputs, target = part
             states = self.encode(params, inputs)
-            logits = states @ table.T if bias is None else states @ table.T + bias
-            scores = logits
+            scores = logits = states @ table.T if bias is None else states @ table.T + bias
             if self.outcomes is not None:
                 outcomes = np.array(self.outcomes)
                 scores, target = logits[:, outcomes], target[:, outcomes]
@@ -159,8 +156,8 @@ class ExactRisk:
         r"""Compare the output embeddings of a pair (s1, s2) with their optimum, over the contexts whose target is in the pair.
 
         `gap_NAME`: the smallest |e1 - e2| |h|. `log_ratio_NAME`: the mean difference of the logits, h . (e1 - e2) plus that of
-        the biases, which for an optimal model is ln[p(s1 | c) / p(s2 | c)]. `log_ratio_residual_NAME`: the root mean square
-        difference between the two.
+        the biases, which for an optimal model is ln[p(s1 | c) / p(s2 | c)], from the likelier symbol to the other.
+        `log_ratio_residual_NAME`: the root mean square difference between the two.
         """
         first, second = self.pairs[name]
         share = expected.asking[name]
@@ -169,48 +166,37 @@ class ExactRisk:
         apart = jnp.linalg.norm(table[first] - table[second])
         return {
             f"gap_{name}": apart * jnp.min(jnp.where(asks, rows["norm"], jnp.inf)),
-            f"log_ratio_{name}": share @ rows[name],
+            f"log_ratio_{name}": expected.sign[name] * (share @ rows[name]),
             f"log_ratio_residual_{name}": jnp.sqrt(share @ jnp.square(rows[name] - best)),
         }
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # jax.jit hashes the called object, and arrays are not hashable
-class RiskByCondition:
-    """(params, batch, seed_key, step) -> the exact risk of a member, under the distribution of its condition.
+def exact_recorder(engine: Engine, ordered: bool) -> Callable[..., dict[str, jax.Array]]:
+    """Return (params, batch, seed_key, step) -> the exact risk of a member, under the distribution of its condition.
 
-    expected: expectations by condition. sign: by condition and pair, -1 where the second symbol of the pair is the likelier.
+    engine, ordered: as in `exact_risk`.
     """
-
-    risk: ExactRisk
-    expected: Sequence[Expectations]
-    sign: Sequence[Mapping[str, float]]
-
-    def __call__(self, params: PyTree, batch: Any, seed_key: SeedKey, step: jax.Array) -> dict[str, jax.Array]:
-        risks = self.risk(params, select_condition(self.expected, seed_key))
-        sign = select_condition(self.sign, seed_key)
-        return risks | {f"log_ratio_{name}": sign[name] * risks[f"log_ratio_{name}"] for name in self.risk.pairs}
+    risk, expected = exact_risk(engine, ordered)
+    return lambda params, batch, seed_key, step: risk(params, select_condition(expected, seed_key))
 
 
-def exact_recorder(engine: Engine, ordered: bool) -> RiskByCondition:
-    """Return the recorder of the exact risk over all contexts of the engine's tasks. ordered: as in `all_contexts`."""
+def exact_risk(engine: Engine, ordered: bool) -> tuple[ExactRisk, list[Expectations]]:
+    """Return the exact risk over all contexts of the engine's tasks, and the expectations by task.
+
+    ordered: as in `all_contexts`. Pairs are measured in the order of the first task.
+    """
     contexts = [all_contexts(task, ordered) for task in engine.tasks]
-    # By condition and bit: the likeliest and the least likely symbol, and the contexts in which the bit is masked.
+    # By task and bit: the likeliest and the least likely symbol, and the contexts in which the bit is masked.
     asking = [asking_pairs(task, rows) for task, rows in zip(engine.tasks, contexts, strict=True)]
+    pairs = {name: symbols for name, (symbols, _) in asking[0].items()}
     expected = [
         Expectations(
-            jnp.asarray(rows.target), jnp.asarray(rows.weight), {name: jnp.asarray(share) for name, (_, share) in pairs.items()}
+            jnp.asarray(rows.target),
+            jnp.asarray(rows.weight),
+            {name: jnp.asarray(share) for name, (_, share) in of_task.items()},
+            {name: 1.0 if symbols == pairs[name] else -1.0 for name, (symbols, _) in of_task.items()},
         )
-        for rows, pairs in zip(contexts, asking, strict=True)
+        for rows, of_task in zip(contexts, asking, strict=True)
     ]
-    # Pairs are measured in the order of the first task; log ratios are reported from the likelier symbol to the other.
-    pairs = {name: symbols for name, (symbols, _) in asking[0].items()}
-    sign = [{name: 1.0 if by_bit[name][0] == pairs[name] else -1.0 for name in pairs} for by_bit in asking]
-    risk = ExactRisk(
-        encode=engine.encode,
-        output=lambda params: (params["head"]["embedding"], params["head"].get("bias")),
-        outcomes=engine.outcomes,
-        inputs=engine.inputs(contexts[0]),
-        pairs=pairs,
-        block=engine.contexts_at_once,
-    )
-    return RiskByCondition(risk, expected, sign)
+    inputs = engine.inputs(contexts[0])
+    return ExactRisk(engine.encode, inputs, pairs, engine.contexts_at_once, engine.outcomes), expected

@@ -32,10 +32,7 @@ def bound(
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
     """Return |e1 - e2| and rms / sigma, in float64; the bound is infinite if sigma is 0.
 
-    Args:
-        states: the state of each context.
-        share: the probability of each context given that the pair's bit is masked.
-        difference: e1 - e2.
+    states: h_c of each context. share: its probability w_c given that the pair's bit is masked. difference: e1 - e2.
     """
     scaled = np.sqrt(share)[:, None] * np.asarray(states, float)
     difference = np.asarray(difference, float)
@@ -47,16 +44,10 @@ def bound(
 
 
 def check(params: Any, engine: Engine, ordered: bool) -> list[dict[str, Any]] | None:
-    """Return a row per pair and arm on the bound in all members: the entry `residual_bound` of results.json.
+    """Return the entry `residual_bound` of results.json, or None if there are more than 10,000 contexts.
 
-    Args:
-        params: final parameters, leaves `[seed, arm, ...]`.
-        engine: the engine of the run, of a single task.
-        ordered: as in `all_contexts`.
-
-    Returns:
-        Rows with `pair`, `arm`, `members`: the finite ones, `holds`: in how many of them it holds, and by seed `distance` and
-        `bound`, NaN for members that diverged. None if there are more than 10,000 contexts.
+    It has a row per pair and arm: `members`, the number of finite ones, `holds`, in how many of them the bound holds, and by
+    seed `distance` and `bound`, NaN for members that diverged. params: final parameters, leaves `[seed, arm, ...]`.
     """
     task = engine.tasks[0]
     if count_contexts(task, ordered) > MOST_CONTEXTS:

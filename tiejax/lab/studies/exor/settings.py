@@ -163,13 +163,10 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
     def resolved(self) -> "Settings":
         """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
-        variants = self._named_variants()
-        if self.variant and (self.zero is not None or self.one is not None):
-            raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
-        if self.doses is not None and (self.variant or self.zero is not None):
-            raise BadInput("--doses: sets the probabilities of bit 0 and cannot be combined with --variant or --zero")
+        self._check_combinations()
+        variants, arms = _distinct("variants", self.variants, VARIANTS), _distinct("arms", self.arms, ARM_SETTINGS)
         values = dataclasses.asdict(self) | self._distributions() | checks.seeds_of_looks(self, self.SEEDS)
-        values |= {"variants": variants, "arms": self._named_arms()}
+        values |= {"variants": variants, "arms": arms or (["published"] if variants else [])}
         defaults = ARCHITECTURE_SETTINGS[self.model] | PUBLISHED_MODELS[self.model, self.size] | {"steps": STEPS[self.size]}
         for name in sorted({name for fields in ARCHITECTURE_SETTINGS.values() for name in fields} - set(defaults)):
             if values[name] is not None:
@@ -187,22 +184,21 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         settings.check()
         return settings
 
-    def _named_variants(self) -> list[str]:
-        """Return `variants` one by one, also if they are separated by commas; raises BadInput."""
-        if self.variants and (self.variant or self.zero is not None or self.one is not None or self.doses is not None):
+    def _check_combinations(self) -> None:
+        """Raise BadInput for settings that exclude each other."""
+        explicit, doses = self.zero is not None or self.one is not None, self.doses is not None
+        if self.variants and (self.variant or explicit or doses):
             raise BadInput("--variants: cannot be combined with --variant, --zero, --one or --doses")
-        names = _distinct("variants", self.variants, VARIANTS)
-        if names and self.until is not None:
+        if self.variants and self.until is not None:
             raise BadInput("--variants: cannot be combined with --until, which looks at the claims of a single variant")
-        return names
-
-    def _named_arms(self) -> list[str]:
-        """Return `arms` one by one, the published one by default; raises BadInput."""
         if self.rates is not None and not self.variants:
             raise BadInput("--rates: needs --variants; a single run takes a --learning_rate")
         if self.arms and not self.variants:
             raise BadInput("--arms: needs --variants; a single run takes the settings themselves, such as --output_bias true")
-        return _distinct("arms", self.arms, ARM_SETTINGS) or (["published"] if self.variants else [])
+        if self.variant and explicit:
+            raise BadInput("--variant: give a variant or explicit distributions (--zero, --one), not both")
+        if doses and (self.variant or self.zero is not None):
+            raise BadInput("--doses: sets the probabilities of bit 0 and cannot be combined with --variant or --zero")
 
     def _distributions(self) -> dict[str, Any]:
         """Return variant, zero and one with their defaults: the variant main, or its distribution for the bit not given."""
@@ -244,8 +240,7 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         if self.max_norm is not None and not self.max_norm > 0:
             raise BadInput(f"--max_norm: expected a number > 0, got {self.max_norm}")
         checks.check_positive(self, ("table_std", "table_rate"))
-        if self.table_decay is not None:
-            checks.check_not_negative(self, ("table_decay",))
+        checks.check_not_negative(self, ("table_decay",))
         if self.engine == "fast" and (reason := _why_not_fast(self.model, self.dropout)):
             raise BadInput(f"--engine: fast would not be exact, since {reason}; use plain or auto")
         assert self.exact_every is not None
@@ -320,13 +315,10 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
 
 
 def changes(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the row of a page's setting on model and optimizer that names what differs from the published experiment.
+    """Return the row of a page's setting on model and optimizer that names what differs from the published one, if any.
 
-    Args:
-        settings: resolved settings by name; a setting that is missing, as in older runs, has its published value.
-
-    Returns:
-        The row, or no row if nothing differs. Gradient weights and weight decay of all parameters are named with the training.
+    A setting that is missing, as in older runs, has its published value. Gradient weights and the decay of all parameters are
+    named with the training.
     """
     values = {name: settings.get(name, published) for name, (published, _) in CHANGES.items()}
     words = [text.format(values[name]) for name, (published, text) in CHANGES.items() if values[name] != published]

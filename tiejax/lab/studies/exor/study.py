@@ -17,18 +17,13 @@ from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import InSeries, Looks, train_parts
 from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor import dose_page, figures, page
-from tiejax.lab.studies.exor.analysis import analyse, registered_claims
+from tiejax.lab.studies.exor.analysis import analyse, values_of
 from tiejax.lab.studies.exor.claim_values import Setup
+from tiejax.lab.studies.exor.claims import claims
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.dose_response import Responses, analyse_doses
 from tiejax.lab.studies.exor.dose_response import claims as dose_claims
-from tiejax.lab.studies.exor.ensemble import (
-    build_engine,
-    build_ensemble,
-    by_split,
-    conditions_and_seeds,
-    named_arrays,
-)
+from tiejax.lab.studies.exor.ensemble import build_engine, build_ensemble, by_split, conditions_and_seeds, named_arrays
 from tiejax.lab.studies.exor.plateaus import levels
 from tiejax.lab.studies.exor.residual_bound import check
 from tiejax.lab.studies.exor.settings import Settings
@@ -84,15 +79,7 @@ def train_and_report(
     kind: Kind,
     series: InSeries = InSeries(),  # noqa: B008, a constant
 ) -> int:
-    """Train, analyse and write the report; return the exit status.
-
-    Args:
-        launched: the process.
-        console: the console.
-        stop: returns whether the run was asked to stop.
-        kind: the study.
-        series: the place of the run among several.
-    """
+    """Train, analyse and write the report, until `stop` returns that the run was asked to stop; return the exit status."""
     settings, directory = launched.settings, launched.run
     announce(settings, kind.compared, console)
 
@@ -160,7 +147,7 @@ def announce(settings: Settings, compared: str, console: Console) -> None:
 def claims_on_first(settings: Settings, metrics: Metrics, scratch: Path | None, seeds: int) -> Sequence[Claim]:
     """Return the registered claims on the first `seeds` seeds."""
     if settings.doses is None:
-        return registered_claims(select_seeds(metrics, slice(seeds)), setup_of(settings, settings.tasks[0]), scratch)
+        return claims(values_of(select_seeds(metrics, slice(seeds)), setup_of(settings, settings.tasks[0]), scratch))
     among = np.tile(np.arange(settings.number_of_seeds) < seeds, len(settings.tasks))
     first = settings.of_seeds(settings.seed_list[:seeds])
     return dose_claims(respond(first, select_seeds(metrics, among), scratch)[1])
@@ -178,8 +165,7 @@ def conclude(settings: Settings, metrics: Metrics, params: Any, scratch: Path | 
     plots = []
     if finite.any():
         runs = values.runs if finite.all() else trajectories(metrics, task, setup.cycle, finite, scratch)
-        published_first = settings.figure_style == "published"
-        plots = figures.plot_all(metrics, runs, task, body["uses"], bayes, published_first, body["plateaus"])
+        plots = figures.plot_all(metrics, runs, task, body, bayes, published_first=settings.figure_style == "published")
     bound = check(params, build_engine(settings), settings.ordered)
     return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body, "residual_bound": bound}, plots
 
@@ -198,7 +184,8 @@ def setup_of(settings: Settings, task: EXor) -> Setup:
 def conclude_doses(settings: Settings, metrics: Metrics, params: Any, scratch: Path | None) -> Concluded:
     """Return the body of results.json and the figures of a dose-and-response run."""
     body, responses = respond(settings, metrics, scratch)
-    return body, dose_page.plot_doses(responses) if metrics["finite"].all(axis=2).any() else []
+    figures_of = (dose_page.plot_dose_gap, dose_page.plot_dose_cost) if metrics["finite"].all(axis=2).any() else ()
+    return body, [plot(responses) for plot in figures_of]
 
 
 def respond(settings: Settings, metrics: Metrics, scratch: Path | None) -> tuple[dict[str, Any], Responses]:

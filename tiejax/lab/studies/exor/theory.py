@@ -31,7 +31,7 @@ from jaxtyping import Float
 from tiejax import tying
 from tiejax.geometry.distances import Pair, group_pairs
 from tiejax.lab.studies.exor.engines import Engine, FastEngine
-from tiejax.lab.studies.exor.recorders import exact_recorder
+from tiejax.lab.studies.exor.recorders import exact_risk
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.models.transformer import Transformer
 from tiejax.tying import Tie
@@ -43,44 +43,33 @@ PER_DECADE = 8  # points of a path, evenly spaced in the logarithm of the iterat
 
 
 def training_loss(engine: Engine, ordered: bool) -> Callable[[PyTree], Float[jax.Array, ""]]:
-    """Return the exact cross-entropy of the training split as a function of parameters; it computes in their precision.
-
-    Args:
-        engine: the engine of a single task.
-        ordered: as in `all_contexts`.
-    """
-    recorder = exact_recorder(engine, ordered)
-    inputs = recorder.risk.inputs
-    if isinstance(engine, FastEngine):  # numbers of occurrences, whose logarithms are taken in their precision
-        inputs = jax.tree.map(jnp.asarray, inputs)
-    risk = dataclasses.replace(recorder.risk, inputs=inputs, pairs={})
+    """Return the exact cross-entropy of the training split as a function of parameters; it computes in their precision."""
+    risk, (expected,) = exact_risk(engine, ordered)
+    # A fast engine's inputs are numbers of occurrences, whose logarithms are taken in their precision.
+    inputs = jax.tree.map(jnp.asarray, risk.inputs) if isinstance(engine, FastEngine) else risk.inputs
+    risk = dataclasses.replace(risk, inputs=inputs, pairs={})
     # Other splits may be empty, with weights that are NaN.
-    expected = recorder.expected[0]._replace(weight=recorder.expected[0].weight[:1], asking={})
+    expected = expected._replace(weight=expected.weight[:1], asking={}, sign={})
     return lambda params: risk(params, expected)["cross_entropy"][0]
 
 
 class Minimum(NamedTuple):
     """The end of a minimisation.
 
-    params: full parameters. losses, gradients: loss and norm of the gradient at the start and at the end. iterations: their
-    number. reason: the message of L-BFGS. path: the iterations of `on_path`, from 0 to the last.
+    losses, gradients: loss and norm of the gradient at the start and at the end. reason: the message of L-BFGS. path: full
+    parameters by iteration, from 0 to the last, between which iterations are evenly spaced in their logarithm.
     """
 
-    params: PyTree
     losses: tuple[float, float]
     gradients: tuple[float, float]
-    iterations: int
     reason: str
-    path: list[int]
+    path: dict[int, PyTree]
 
 
 class Minimiser:
     """L-BFGS on stored parameters, compiled once for all members of an arm; use it with 64-bit types enabled.
 
-    Args:
-        loss: loss of full parameters.
-        like: full parameters, or their shapes.
-        ties: the ties of the arm, none for untied members.
+    loss: loss of full parameters, which are like `like`. ties: those of the arm, none for untied members.
     """
 
     def __init__(self, loss: Callable[[PyTree], jax.Array], like: PyTree, ties: Sequence[Tie]) -> None:
@@ -92,26 +81,17 @@ class Minimiser:
     def _full(self, vector: jax.Array) -> PyTree:
         return tying.view(self._unravel(vector), self._ties)
 
-    def minimise(self, params: PyTree, iterations: int, on_path: Callable[[PyTree], None] = lambda params: None) -> Minimum:
-        """Minimise the loss from full parameters.
-
-        Args:
-            params: the start.
-            iterations: the most iterations.
-            on_path: called with full parameters at the start, at iterations that are evenly spaced in their logarithm, and at
-                the end.
-        """
+    def minimise(self, params: PyTree, iterations: int) -> Minimum:
+        """Minimise the loss from full parameters, with at most so many iterations."""
         stored = tying.store(params, self._ties)
         start = np.concatenate([np.ravel(leaf).astype(float) for leaf in jax.tree.leaves(stored)])
-        path, done, due = [0], 0, _on_path(iterations)
-        on_path(self._full(jnp.asarray(start)))
+        path, done, due = {0: start}, 0, _on_path(iterations)
 
         def after(intermediate_result: scipy.optimize.OptimizeResult) -> None:
             nonlocal done
             done += 1
             if done in due:
-                path.append(done)
-                on_path(self._full(jnp.asarray(intermediate_result.x)))
+                path[done] = intermediate_result.x.copy()
 
         found = scipy.optimize.minimize(
             self._evaluate,
@@ -121,12 +101,11 @@ class Minimiser:
             callback=after,
             options={"maxiter": iterations, "maxfun": 20 * iterations, "maxcor": MEMORY, "ftol": 0.0, "gtol": GRADIENT},
         )
-        if path[-1] != done:
-            path.append(done)
-            on_path(self._full(jnp.asarray(found.x)))
+        path[done] = found.x
         (first, slope), (last, end) = self._evaluate(start), self._evaluate(found.x)
         norms = float(np.linalg.norm(slope)), float(np.linalg.norm(end))
-        return Minimum(self._full(jnp.asarray(found.x)), (first, last), norms, done, str(found.message), path)
+        full = {iteration: self._full(jnp.asarray(vector)) for iteration, vector in path.items()}
+        return Minimum((first, last), norms, str(found.message), full)
 
     def _evaluate(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = self._value_and_gradient(jnp.asarray(vector))
@@ -140,10 +119,9 @@ def _on_path(iterations: int) -> set[int]:
 
 
 def distances(table: Float[np.ndarray, "vocabulary width"], task: EXor) -> dict[str, tuple[float, float]]:
-    """Return, for each pair of spellings, its distance in a table and its relative distance.
+    """Return the distance of each pair of spellings in a table, and its relative distance (see `trajectories`).
 
-    The relative distance is that over the mean distance between used spellings of 0 and of 1 (see `trajectories`); with more
-    than two spellings of a bit, distances are means over their pairs.
+    With more than two spellings of a bit, distances are means over their pairs.
     """
     scale = scale_of(table, task)
     found = {pair: mean_distance(table, group_pairs(used)) for pair, used in task.used.items() if len(used) > 1}

@@ -121,15 +121,8 @@ def solving_window(steps: np.ndarray, cycle: int) -> int:
 def solves(steps: np.ndarray, losses: np.ndarray, bayes: float, cycle: int) -> Events:
     """Return when members solve the task: the first record from which the loss stays within .1 nat of Bayes for a whole cycle.
 
-    Args:
-        steps: step of each record.
-        losses: exact cross-entropy, `[..., record]`; a loss that is not finite is not near.
-        bayes: cross-entropy of the Bayes predictor.
-        cycle: steps per cycle of the learning rate; see `solving_window`.
-
-    Returns:
-        The events. A window that the run does not contain is not judged, so that the latest possible time is the last step less
-        the window; the time of members that do not solve the task is the last step.
+    A window that the run does not contain is not judged, so that the latest possible time is the last step less the window (see
+    `solving_window`). losses: exact cross-entropy, `[..., record]`; a loss that is not finite is not near.
     """
     near = losses < bayes + SOLVED_WITHIN  # False for NaN
     window = solving_window(steps, cycle)
@@ -138,11 +131,6 @@ def solves(steps: np.ndarray, losses: np.ndarray, bayes: float, cycle: int) -> E
         inside = (steps >= steps[record]) & (steps <= steps[record] + window)
         happened[..., record] = near[..., inside].all(-1)
     return first(steps, happened)
-
-
-def first_passage(steps: np.ndarray, distances: np.ndarray, threshold: float) -> Events:
-    """Return when the distances `[..., record]` of a pair are first below a threshold."""
-    return first(steps, distances < threshold)
 
 
 def first(steps: np.ndarray, happened: np.ndarray) -> Events:

@@ -38,12 +38,7 @@ def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Clai
 
     `tying-costs/VARIANT` and `tying-free/VARIANT` are those of a single run (see `claims`). `interaction/FAILS-HOLDS` claims
     that tying costs more in a variant in which DH fails for a pair than in one in which it fails for none, by the seeds that
-    both have; it is registered for main against half and for no-dh against dh, which differ in nothing but DH, and exploratory
-    for other pairs of variants.
-
-    Args:
-        runs_by_variant: the body of results.json of a run of each variant; variants without exact risk are left out. The
-            settings of the runs should differ in nothing but the variant.
+    both have. runs_by_variant: the body of results.json of a run of each variant; those without exact risk are left out.
     """
     costs = {name: found for name, body in runs_by_variant.items() if (found := costs_by_seed(body))}
     conflict = {name: _task(runs_by_variant[name]).violating is not None for name in costs}
@@ -55,10 +50,7 @@ def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Clai
 def costs_by_seed(body: Mapping[str, Any]) -> dict[int, float]:
     """Return the cost of tying of each seed: final exact cross-entropy on the training split, tied - untied.
 
-    A diverged member, whose loss is None, has the worst loss of the run.
-
-    Args:
-        body: the body of results.json.
+    A diverged member, whose loss is None, has the worst loss of the run. body: of results.json.
     """
     risks = [body["final"][arm]["exact_cross_entropy"] for arm in ARMS]
     if None in risks:
@@ -73,20 +65,21 @@ def _task(body: Mapping[str, Any]) -> EXor:
 
 
 def _prices(variant: str, task: EXor, costs: Mapping[int, float]) -> list[Claim]:
-    differences, estimand = np.array(list(costs.values())), f"the exact cross-entropy in {variant} (tied - untied)"
     pairs = [bit for bit in ("zero", "one") if len(task.used[bit]) > 1]
     found = []
     if task.violating or len(pairs) > 1:
-        words = f"Tying costs cross-entropy in {variant}, where DH " + (
-            "fails for a pair." if task.violating else "holds for both pairs of spellings."
-        )
-        found.append(Claim(f"tying-costs/{variant}", words, estimand, differences, sign=1, unit="nats", margin=NATS))
+        where = "fails for a pair." if task.violating else "holds for both pairs of spellings."
+        words = f"Tying costs cross-entropy in {variant}, where DH {where}"
+        found.append(_price(f"tying-costs/{variant}", words, variant, costs, margin=NATS))
     if pairs and not task.violating:
         words = f"Tying costs less than {NATS:g} nat in {variant}, where DH fails for no pair of spellings."
-        found.append(
-            Claim(f"tying-free/{variant}", words, estimand, differences, -1, goal="non-inferiority", unit="nats", margin=NATS)
-        )
+        found.append(_price(f"tying-free/{variant}", words, variant, costs, sign=-1, goal="non-inferiority", margin=NATS))
     return found
+
+
+def _price(name: str, words: str, run: str, costs: Mapping[int, float], sign: int = 1, **fields: Any) -> Claim:
+    estimand = f"the exact cross-entropy in {run} (tied - untied)"
+    return Claim(name, words, estimand, np.array(list(costs.values())), sign, unit="nats", **fields)
 
 
 def _interaction(fails: str, holds: str, costs: Mapping[str, Mapping[int, float]]) -> Claim:
@@ -123,29 +116,20 @@ def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarr
 def arm_claims(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> list[Claim]:
     """Return the claims about the price of tying in each arm of each variant, against the published arm, paired by seed.
 
-    Registered are those of docs/results/exor_price.md; the change of the price in every other arm is exploratory.
-
-    Args:
-        bodies: the body of results.json of each run, by `run_name`.
-        variants, arms: the variants and arms that were run.
+    bodies: the body of results.json of each run, by `run_name`.
     """
     costs, found = {name: costs_by_seed(body) for name, body in bodies.items()}, list[Claim]()
     for variant, arm in itertools.product(variants, arms):
         if arm != "published":
             name = run_name(variant, arm)
-            found.append(_price(name, np.array(list(costs[name].values()))))
+            words = f"Tying costs cross-entropy in {name}."
+            found.append(_price(f"tying-costs/{name}", words, name, costs[name], family="exploratory"))
             if "published" in arms:
                 found.append(_change(variant, arm, _paired(costs[name], costs[variant])))
     if "published" in arms and "main" in variants and "bias" in arms:
-        found.append(_distance(_paired(*(_tied_distance(bodies[name]) for name in ("main-bias", "main")))))
+        found.append(_distance(bodies))
     # Without exact risk there are no prices.
     return [claim for claim in found if len(claim.differences)]
-
-
-def _price(name: str, costs: np.ndarray) -> Claim:
-    """Return the price of tying in the run of an arm, which is exploratory."""
-    words, estimand = f"Tying costs cross-entropy in {name}.", f"the exact cross-entropy in {name} (tied - untied)"
-    return Claim(f"tying-costs/{name}", words, estimand, costs, 1, family="exploratory", unit="nats")
 
 
 def _change(variant: str, arm: str, differences: np.ndarray) -> Claim:
@@ -158,19 +142,19 @@ def _change(variant: str, arm: str, differences: np.ndarray) -> Claim:
     return Claim(name, words, estimand, differences, sign, goal=goal, family=family, unit="nats", margin=NATS)
 
 
-def _distance(differences: np.ndarray) -> Claim:
+def _distance(bodies: Bodies) -> Claim:
     """Return the claim that a bias brings the conflict pair of main closer together in the tied table."""
+
+    def of_run(name: str) -> dict[int, float]:
+        """Return the relative distance of the zero pair in the tied table by seed; NaN for diverged models."""
+        values = np.array(bodies[name]["final"]["tied"]["relative_distance"]["input"]["zero"], float)
+        return dict(zip(bodies[name]["seeds"], values.tolist(), strict=True))
+
     return Claim(
         "distance/main-bias",
         "In main, a bias of the logits brings the zero pair closer together in the tied table.",
         "the relative distance of the zero pair in the tied table of main (bias - published)",
-        replace_undefined(differences, -1),
+        replace_undefined(_paired(of_run("main-bias"), of_run("main")), -1),
         sign=-1,
         margin=DISTANCE,
     )
-
-
-def _tied_distance(body: Mapping[str, Any]) -> dict[int, float]:
-    """Return the relative distance of the zero pair in the tied table by seed; NaN for diverged models."""
-    values = np.array(body["final"]["tied"]["relative_distance"]["input"]["zero"], float)
-    return dict(zip(body["seeds"], values.tolist(), strict=True))

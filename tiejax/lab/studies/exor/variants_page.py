@@ -10,9 +10,9 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.reporting.sections import model_words, rates_table, reproduction, timing_words, training_words
+from tiejax.lab.reporting.sections import rates_table, reproduction
 from tiejax.lab.reporting.words import count_true, number
-from tiejax.lab.studies.exor.page import SOURCE
+from tiejax.lab.studies.exor.page import described
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS
 
@@ -35,9 +35,8 @@ CAPTION = (
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the registered interactions, then the other registered claims, and the counts of verdicts."""
     ids = [row["id"] for row in results["claims"] if row["verdict"] != "exploratory"]
-    answers = [openings(results["claims"], [name for name in ids if name.startswith("interaction/")])]
-    answers.append(openings(results["claims"], [name for name in ids if not name.startswith("interaction/")]))
-    return [*filter(None, answers), tally(results["claims"])]
+    groups = ([name for name in ids if name.startswith("interaction/") == first] for first in (True, False))
+    return [*filter(None, (openings(results["claims"], group) for group in groups)), tally(results["claims"])]
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
@@ -82,16 +81,11 @@ def _reports(results: Mapping[str, Any]) -> str:
 
 def page(run: RunOnPage) -> str:
     """Return the HTML page across variants."""
-    results, settings, facts = run.results, run.settings, run.facts
+    results = run.results
     setting = {
         **{name: conflict_words(results, name) for name in results["variants"]},
         "reports": _reports(results),
-        "model": model_words(results),
-        "seeds": f"{len(results['seeds'])} in every variant, each trained tied and untied from the same initial values on the "
-        "same batches",
-        "training": training_words(results, settings),
-        "source": SOURCE,
-        **timing_words(results["timing"], facts),
+        **described(run, " in every variant"),
     }
     diverged = ", ".join(
         f"{row['arm']} seed {row['seed']} in {row['variant']} (at step {row['step']})" for row in results["non_finite"]
@@ -106,27 +100,24 @@ def page(run: RunOnPage) -> str:
         claims={"Claims": results["claims"]},
         figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(facts, run.settings_text),
+        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 
 def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
-    """Return the figures of a run of several variants; none without exact risk."""
+    """Plot the price of every seed by variant, with the claims about it; no figure without exact risk."""
     losses = {name: entry["cross_entropy"] for name, entry in results["runs"].items() if entry["cross_entropy"] is not None}
     # Tied - untied; NaN if one of the two diverged.
     prices = {name: np.array(each["tied"], float) - np.array(each["untied"], float) for name, each in losses.items()}
-    return [plot_prices(prices, results["claims"])] if prices else []
-
-
-def plot_prices(prices: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, Any]]) -> Plot:
-    """Plot prices `[seed]` by variant, with the estimates and intervals of the claims about them."""
+    if not prices:
+        return []
     figure, axes = figures.new_figure(1, 1, 6.4, 1 + 0.4 * len(prices))
     panel = axes[0, 0]
     values = np.stack(list(prices.values()))
     drawn = figures.drawn_seeds(values.shape[1])
     opacity = float(np.clip(6 / len(drawn), 0.1, 0.5))
     panel.plot(values[:, drawn], range(len(values)), color="grey", alpha=opacity, linewidth=0.6)
-    by_id = {row["id"]: row for row in claims}
+    by_id = {row["id"]: row for row in results["claims"]}
     for place, (name, of_variant) in enumerate(prices.items()):
         panel.plot(of_variant[drawn], np.full(len(drawn), place), "o", color=figures.BLUE, alpha=0.5, markersize=3)
         row = by_id.get(f"tying-costs/{name}") or by_id.get(f"tying-free/{name}")
@@ -139,4 +130,4 @@ def plot_prices(prices: Mapping[str, np.ndarray], claims: Sequence[Mapping[str, 
     panel.set_xlabel("cross-entropy, tied - untied (nats)")
     if len(drawn) < values.shape[1]:
         panel.set_title(f"{len(drawn)} of {values.shape[1]} seeds drawn", fontsize=7, color="grey", loc="right")
-    return Plot("prices", CAPTION, figure)
+    return [Plot("prices", CAPTION, figure)]

@@ -48,9 +48,9 @@ def run(launched: Launched, console: Console) -> int:
     if directory is not None and launched.switches["overwrite"]:
         empty([run for own in settings.by_variant.values() for run in (best_rates.begun(own) if settings.rates else [own])])
     try:
-        bodies, outs, tuning = (_at_best_rates if settings.rates else _at_one_rate)(launched, console, stop)
-    except _Ended as ended:
-        return ended.status
+        bodies, outs, tuning = _train_all(launched, console, stop)
+    except _Stopped:
+        return 130
     if directory is None:
         return 0
 
@@ -65,56 +65,48 @@ def run(launched: Launched, console: Console) -> int:
     return 0
 
 
-class _Ended(Exception):
-    """The run ends here, with this exit status."""
-
-    def __init__(self, status: int) -> None:
-        self.status = status
+class _Stopped(Exception):
+    """The run was asked to stop, which has been announced."""
 
 
-Trained = tuple[dict[str, dict[str, Any]], list[str], dict[str, Any]]  # results by run, run directories, tuning
+def _train_all(launched: Launched, console: Console, stop: Stop) -> tuple[dict[str, Any], list[str], dict[str, Any]]:
+    """Train the runs that are not finished; return results by variant and arm, run directories, and the fields on tuning.
 
-
-def _at_one_rate(launched: Launched, console: Console, stop: Stop) -> Trained:
-    """Train the runs that are not finished. Raises _Ended."""
-    by_variant = launched.settings.by_variant
-    left = value_of_first(lambda: [name for name, own in by_variant.items() if not is_finished(own)])
-    console.say(f"{counted(len(by_variant), 'run')} of EXor in {launched.settings.out}, {len(left)} to be trained")
-    for number, name in enumerate(left):
-        place = f"{name}, run {list(by_variant).index(name) + 1} of {len(by_variant)}"
-        _train_or_end(launched, by_variant[name], console, stop, InSeries(place, len(left) - number - 1))
-    found = {name: results_of(own) for name, own in by_variant.items()} if launched.run is not None else {}
-    return found, [own.out or "" for own in by_variant.values()], {}
-
-
-def _at_best_rates(launched: Launched, console: Console, stop: Stop) -> Trained:
-    """Train the runs that choose learning rates, then those at the best ones, that are not finished. Raises _Ended."""
+    With rates to choose from, the runs that choose them come first. Raises _Stopped.
+    """
+    settings, by_variant = launched.settings, launched.settings.by_variant
     bodies, outs, tried = dict[str, dict[str, Any]](), list[str](), dict[str, Tried]()
 
-    def trained(own: Settings) -> dict[str, Any]:
+    def trained(own: Settings, place: InSeries) -> dict[str, Any]:
         if not value_of_first(lambda: is_finished(own)):
-            place = Path(own.out or "").relative_to(launched.settings.out or "")
-            tried = "tried " if place.name.startswith("tuning-") else ""
-            _train_or_end(launched, own, console, stop, InSeries(f"{place.parent}, {tried}learning rate {own.learning_rate:g}"))
+            if any(asked for (asked,) in cluster.agree([stop()])):
+                console.result(f"stopped before {place.label}; continue with the same command and --resume")
+                raise _Stopped
+            if _train(launched, own, console, stop, place):
+                raise _Stopped
         outs.append(own.out or "")
         body: dict[str, Any] = value_of_first(lambda: results_of(own))
         return body
 
-    for name, own in launched.settings.by_variant.items():
-        best = best_rates.choose(own, trained)
+    def at_rate(own: Settings) -> dict[str, Any]:
+        place = Path(own.out or "").relative_to(settings.out or "")
+        tried = "tried " if place.name.startswith("tuning-") else ""
+        return trained(own, InSeries(f"{place.parent}, {tried}learning rate {own.learning_rate:g}"))
+
+    if not settings.rates:
+        left = value_of_first(lambda: [name for name, own in by_variant.items() if not is_finished(own)])
+        console.say(f"{counted(len(by_variant), 'run')} of EXor in {settings.out}, {len(left)} to be trained")
+        for number, (name, own) in enumerate(by_variant.items(), 1):
+            later = len(left) - left.index(name) - 1 if name in left else 0
+            bodies[name] = trained(own, InSeries(f"{name}, run {number} of {len(by_variant)}", later))
+        return bodies, outs, {}
+    for name, own in by_variant.items():
+        best = best_rates.choose(own, at_rate)
         tried |= {f"{name}, {arm}": each for arm, each in best.items()}
         for line in rate_lines({f"{arm} {name}": each for arm, each in best.items()}):
             console.say(line)
-        bodies[name] = best_rates.joined({arm: trained(at) for arm, at in best_rates.reported(own, best).items()})
-    return bodies, list(dict.fromkeys(outs)), {"tuning": tuning_rows(tried), "tuning_seeds": launched.settings.tuning_seeds}
-
-
-def _train_or_end(launched: Launched, own: Settings, console: Console, stop: Stop, place: InSeries) -> None:
-    if any(asked for (asked,) in cluster.agree([stop()])):
-        console.result(f"stopped before {place.label}; continue with the same command and --resume")
-        raise _Ended(130)
-    if status := _train(launched, own, console, stop, place):
-        raise _Ended(status)
+        bodies[name] = best_rates.joined({arm: at_rate(at) for arm, at in best_rates.reported(own, best).items()})
+    return bodies, list(dict.fromkeys(outs)), {"tuning": tuning_rows(tried), "tuning_seeds": settings.tuning_seeds}
 
 
 def empty(runs: Sequence[Settings]) -> None:
@@ -169,12 +161,7 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
 
 
 def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:
-    """Return the content of results.json.
-
-    Args:
-        bodies: the content of results.json of each run, by `run_name`.
-        variants, arms: the variants and arms of the runs.
-    """
+    """Return the content of results.json; bodies: that of each run, by `run_name`."""
     some = next(iter(bodies.values()))
     published = {name: bodies[name] for name in variants if name in bodies}
     return {

@@ -1,12 +1,14 @@
-"""The page of a theory check, from results.json. It describes members; nothing on it is tested over seeds."""
+"""The page and the figure of a theory check, from results.json. They describe members; nothing is tested over seeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import model_words, reproduction
 from tiejax.lab.reporting.words import counted, number
 from tiejax.statistics.arms import ARMS
@@ -28,6 +30,12 @@ NOTES = (
     "These are descriptions of the members, not tests over seeds. A pair that stays apart in such a model shows that a "
     f"loss within {OPTIMAL:g} nat of Bayes does not require it to come together. A pair that was together before shows nothing "
     "about the cause; --apart moves pairs apart first.",
+)
+SMALLEST = 1e-8  # relative distances below are drawn here
+CAPTION = (
+    "Relative distance of each pair of spellings in the input table while L-BFGS minimises the exact training loss without "
+    "weight decay, one line per member, from the end of the run (left) on. By the theorem it is 0 at an optimum, if "
+    "the reading map is injective."
 )
 Table = tuple[list[str], list[list[str]]]
 
@@ -138,3 +146,24 @@ def page(run: RunOnPage) -> str:
         numbers=tables(results),
         reproduce=reproduction(run.facts, run.settings_text),
     )
+
+
+def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+    """Plot the relative input distances of all pairs along the minimisation, one panel per arm; no figure without pairs."""
+    if not results["pairs"]:
+        return []
+    figure, axes = figures.new_figure(1, len(ARMS), 4.6 * len(ARMS), 3.2, share_y=True)
+    for panel, arm in zip(axes[0], ARMS, strict=True):
+        for pair, colour in zip(results["pairs"], figures.SERIES, strict=False):
+            for place, member in enumerate(results["members"][arm]):
+                values = np.maximum(member["measures"][f"input/{pair}/relative"], SMALLEST)
+                label = f"{pair} pair" if place == 0 else None
+                panel.plot(np.add(member["path"], 1), values, color=colour, alpha=0.6, linewidth=1, label=label)
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+        panel.set_title(arm)
+        panel.set_xlabel("iteration + 1")
+    axes[0, 0].set_ylabel("relative distance")
+    fullest = max(range(len(ARMS)), key=lambda arm: len(results["members"][ARMS[arm]]))
+    figures.legend_below(figure, axes[0, fullest])
+    return [Plot("paths", CAPTION, figure)]

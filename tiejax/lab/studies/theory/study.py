@@ -27,7 +27,7 @@ from tiejax.lab.studies.exor.theory import (
     smallest_share,
     training_loss,
 )
-from tiejax.lab.studies.theory import figures, page
+from tiejax.lab.studies.theory import page
 from tiejax.lab.studies.theory.settings import STUDY, Settings, settings_of_run
 from tiejax.statistics.arms import ARMS
 from tiejax.system.json_values import plain
@@ -45,7 +45,7 @@ def run(launched: Launched, console: Console) -> int:
     # Reserved last, so that a check that fails leaves no directory.
     directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
     directory.write_environment({"devices": ["cpu"]}, launched.command)
-    report = write_outputs(console, directory, settings, results, figures.plot_all(results), page.page)
+    report = write_outputs(console, directory, settings, results, page.plot_all(results), page.page)
     for line in page.finding(results):
         console.say(line)
     console.result(f"report: {report}")
@@ -87,10 +87,7 @@ def member_of(params: Any, seed: int, arm: int) -> Any:
 def chosen_seeds(settings: Settings, results: dict[str, Any] | None, seeds: Sequence[int]) -> dict[str, list[int]]:
     """Return the seeds of each arm whose members are continued; raises BadInput if there are none.
 
-    Args:
-        settings: of the check.
-        results: content of results.json of the run, None if it has not finished.
-        seeds: the seeds of the run.
+    results, seeds: of the run, results None if it has not finished.
     """
     if settings.members == "all":
         return {arm: list(seeds[: settings.most]) for arm in ARMS}
@@ -125,15 +122,11 @@ def continue_members(
         start = jax.tree.map(lambda leaf: np.asarray(leaf, float), params)
         if settings.apart is not None:
             start = moved_apart(start, task, settings.apart, tied=bool(ties))
-        path: list[dict[str, float]] = []
-
-        def on_path(params: Any, path: list[dict[str, float]] = path) -> None:
-            path.append(measures(engine, params))
-
-        found = minimiser.minimise(start, settings.iterations, on_path)
+        found = minimiser.minimise(start, settings.iterations)
+        path, measured = list(found.path), [measures(engine, at) for at in found.path.values()]
         rows.append(
-            {"seed": seed, "loss": found.losses, "gradient": found.gradients, "iterations": found.iterations}
-            | {"reason": found.reason, "path": found.path, "measures": {name: [at[name] for at in path] for name in path[0]}}
+            {"seed": seed, "loss": found.losses, "gradient": found.gradients, "iterations": path[-1]}
+            | {"reason": found.reason, "path": path, "measures": {name: [at[name] for at in measured] for name in measured[0]}}
         )
     progress(f"{arm} members", len(members), len(members))
     return rows

@@ -14,6 +14,14 @@ from tiejax.statistics.untie_arms import Arms
 from tiejax.system.visible import cut
 from tiejax.tying.policies import POLICIES, Policy
 
+# Setting of EXor without a meaning here -> what to do instead.
+INSTEAD = {
+    "variants": "give one distribution, with --variant",
+    "rates": "give one rate, with --learning_rate",
+    "doses": "give one distribution, with --zero and --one",
+    "equal_tables": "leave it out: never-tied models from equal tables are an arm",
+}
+
 
 @with_defaults(record_every=2500)
 class Settings(UntieSettings, exor.Settings):
@@ -42,14 +50,9 @@ class Settings(UntieSettings, exor.Settings):
 
     def resolved(self) -> "Settings":
         """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
-        if self.variants:
-            raise BadInput("--variants: not supported by this experiment; give one distribution, with --variant")
-        if self.rates is not None:
-            raise BadInput("--rates: not supported by this experiment; give one rate, with --learning_rate")
-        if self.doses is not None:
-            raise BadInput("--doses: not supported by this experiment; give one distribution, with --zero and --one")
-        if self.equal_tables:
-            raise BadInput("--equal_tables: this experiment has never-tied models from equal tables as an arm; leave it out")
+        for name, instead in INSTEAD.items():
+            if getattr(self, name) not in ([], None, False):
+                raise BadInput(f"--{name}: not supported by this experiment; {instead}")
         variant = self.variant or ("main" if self.zero is None and self.one is None else "custom")
         out = f"runs/untying/{variant}-{self.model}-{self.size}" if self.out is None else self.out
         settings = super(Settings, dataclasses.replace(self, out=out)).resolved()
