@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, Formatter, FuncFormatter
 
-from tiejax.system.file_names import naming_file
+from tiejax.system.files import naming_file
 from tiejax.system.visible import visible_lines
 
 # Okabe and Ito's palette, distinguishable with colour vision deficiency.
@@ -42,6 +42,14 @@ MARGIN = 6  # pixels around a panel's box
 
 MOST_LINES, MOST_POINTS = 64, 2000  # maximum number of seeds drawn in a panel, and (roughly) of records per seed
 Curves = Mapping[str, np.ndarray]  # name -> [seed, record]
+
+
+class Plot(NamedTuple):
+    """A figure with its file name and caption."""
+
+    name: str
+    caption: str
+    figure: Figure
 
 
 def new_figure(rows: int, columns: int, width: float, height: float, share_y: bool = False) -> tuple[Figure, np.ndarray]:

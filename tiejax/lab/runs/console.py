@@ -14,12 +14,11 @@ import rich.console
 import rich.measure
 import rich.progress
 import rich.table
-import rich.text
 from rich.cells import cell_len, set_cell_size
 
 from tiejax.lab.reporting.words import cells, counted, duration, remarks
 from tiejax.lab.settings.command_line import STANDARD_ERROR, STANDARD_OUTPUT
-from tiejax.system.file_names import naming_file
+from tiejax.system.files import naming_file
 from tiejax.system.visible import visible_line
 
 PLAIN_EVERY_S = 15.0
@@ -39,13 +38,6 @@ class _RichConsole(rich.console.Console):
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError that rich handles when it calls this
-
-
-class _Elapsed(rich.progress.ProgressColumn):
-    """The time since a task began."""
-
-    def render(self, task: rich.progress.Task) -> rich.text.Text:
-        return rich.text.Text(duration(task.elapsed or 0.0))
 
 
 class Console:
@@ -152,7 +144,7 @@ class Console:
                 if bar:  # a terminal shows one bar at a time
                     bar.stop()
                     opened.callback(bar.start)
-                columns = rich.progress.TextColumn("{task.description}", markup=False), _Elapsed()
+                columns = rich.progress.TextColumn("{task.description}", markup=False), rich.progress.TimeElapsedColumn()
                 shown = rich.progress.Progress(*columns, console=self._rich, transient=True)
                 opened.enter_context(self._drawn(shown)).add_task(name)
             yield

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import CONFIG, RunDirectory

@@ -30,8 +30,8 @@ import numpy as np
 
 from tiejax.lab.reporting.words import cells
 from tiejax.lab.runs.run_directory import EVENTS, TRACKER, RunDirectory
-from tiejax.lab.runs.writing import replace
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.system.files import replace
 from tiejax.system.visible import cut
 
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "aim": "aim"}

@@ -26,8 +26,7 @@ import docstring_parser
 
 from tiejax.lab.settings import named_configs, yaml_text
 from tiejax.lab.settings.yaml_text import NotYaml
-from tiejax.system.file_names import naming_file
-from tiejax.system.files import read_bytes
+from tiejax.system.files import naming_file, read_bytes
 from tiejax.system.visible import cut, visible_line, visible_lines
 
 MOST_BYTES = 2**20  # of a configuration file
@@ -356,6 +355,13 @@ def _fitted(value: Any, text: Any, name: str, kind: Any, where: str, in_file: bo
         (found,) = unfit.args
         got = f"'{cut(found)}'" if isinstance(found, str) else "null" if found is None else cut(found)
         raise BadInput(f"{where}: expected {_value_words(name, kind)}, got {got}") from None
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Return whether a JSON value has a type, as a type hint."""
+    with contextlib.suppress(_Unfit):
+        return bool(_converted(value, value, kind, in_file=True) == value)
+    return False
 
 
 def _converted(value: Any, text: Any, kind: Any, in_file: bool) -> Any:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.studies.compare.compare import DECIDED, is_tested
 from tiejax.system.visible import visible
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tiejax.geometry.equivalence import THRESHOLD
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import Plot
 
 SHOWN = 6  # arms in a figure
 # Positions in a panel, and the case of the distributional hypothesis (DH) there.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import Plot
 from tiejax.statistics.arms import ARMS
 
 SMALLEST = 1e-8  # relative distances below are drawn here
