@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from tiejax.checkpoints.rewrite.rewrite import within
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.rewrite.rewrite import check_absent, within
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.resume import reopened
@@ -122,12 +123,9 @@ def main(argv: Sequence[str]) -> int:
 def _check_new(out: Path, run: Path) -> None:
     """Raise BadInput or OSError unless a new file can be written at `out`, outside the run directory."""
     try:
-        out.lstat()
-        raise BadInput(f"--out {out}: already exists; name a new file")
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        raise BadInput(f"--out {cut(out)}: cannot be created: {getattr(error, 'strerror', None) or error}") from None
+        check_absent(out, "file")
+    except CheckpointError as error:
+        raise BadInput(f"--out {error}") from None
     if within(out, run):
         raise BadInput(f"--out {out}: lies in {run}, which is only read; name a file outside it")
     if not out.parent.is_dir():

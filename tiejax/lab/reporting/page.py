@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from tiejax.lab.reporting.figures import PANELS, RC
-from tiejax.lab.reporting.words import about, cells, remarks
+from tiejax.lab.reporting.finding import about, cells, remarks
 from tiejax.system.visible import visible_lines
 
 CODE = re.compile("`([^`\n]+)`")

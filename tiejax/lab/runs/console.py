@@ -16,7 +16,8 @@ import rich.progress
 import rich.table
 from rich.cells import cell_len, set_cell_size
 
-from tiejax.lab.reporting.words import cells, counted, duration, remarks
+from tiejax.lab.reporting.finding import cells, remarks
+from tiejax.lab.reporting.words import counted, duration
 from tiejax.lab.settings.command_line import STANDARD_ERROR, STANDARD_OUTPUT
 from tiejax.system.files import naming_file
 from tiejax.system.visible import visible_line

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tiejax.lab.reporting.words import cells
+from tiejax.lab.reporting.finding import cells
 from tiejax.lab.runs.run_directory import EVENTS, TRACKER, RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import replace

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import EARLIER, is_current, opening
+from tiejax.lab.reporting.finding import EARLIER, about, is_current, opening
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import reproduction
-from tiejax.lab.reporting.words import about, counted, interval_words, number
+from tiejax.lab.reporting.words import counted, interval_words, number
 from tiejax.lab.studies.compare.compare import DECIDED, at_odds, is_tested, verdicts
 
 NOTE = (
