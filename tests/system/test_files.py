@@ -59,6 +59,7 @@ def test_gunzip(monkeypatch):
 
 BOMB = """
 import resource, sys
+from tiejax.system.files import gunzip
 packed = open(sys.argv[1], "rb").read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

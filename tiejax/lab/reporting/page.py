@@ -19,39 +19,16 @@ PACKAGE, TEMPLATE = "tiejax.lab.reporting", "page.html.j2"
 CSS_PIXELS_PER_INCH = 112  # more than the nominal 96, so that lettering in figures matches the size of the page's text
 
 
-def render(
-    title: str,
-    question: str,
-    finding: Sequence[str],
-    setting: Mapping[str, Any],
-    notes: Sequence[str],
-    claims: Mapping[str, Sequence[Mapping[str, Any]]],
-    figures: Sequence[tuple[str, Path]],
-    numbers: Mapping[str, Sequence[Any]],
-    reproduce: Mapping[str, str],
-    package: str = PACKAGE,
-    template: str = TEMPLATE,
-    **more: Any,
-) -> str:
+def render(*, figures: Sequence[tuple[str, Path]], package: str = PACKAGE, template: str = TEMPLATE, **content: Any) -> str:
     """Return the HTML page. Text in backticks becomes code, except in `reproduce`.
 
-    finding: sentences that summarise the verdicts. setting: description of the run, by name. claims: heading -> rows returned
-    by `statistics.claims.assess`. figures: (caption, PNG file); the first one follows the finding. numbers: heading ->
-    (columns, rows). reproduce: command, settings and environment of the run, by name.
-    template: a file in `package` that extends `page.html.j2` and may use the variables in `more`.
+    figures: (caption, PNG file); the first one follows the finding. template: a file in `package` that extends `page.html.j2`.
+    content: the other variables of the templates. Those of `page.html.j2` are `title` and `question`; `finding`, sentences that
+    summarise the verdicts; `setting`, the description of the run, by name; `notes`; `claims`, heading -> rows returned by
+    `statistics.claims.assess`; `numbers`, heading -> (columns, rows); `reproduce`, command, settings and environment, by name.
     """
-    return _template(package, template).render(
-        title=title,
-        question=question,
-        finding=finding,
-        setting=setting,
-        notes=notes,
-        claims=claims,
-        figures=[picture(caption, png, f"figure-{number}") for number, (caption, png) in enumerate(figures, 1)],
-        numbers=numbers,
-        reproduce=reproduce,
-        **more,
-    )
+    pictures = [picture(caption, png, f"figure-{number}") for number, (caption, png) in enumerate(figures, 1)]
+    return _template(package, template).render(figures=pictures, **content)
 
 
 class RunOnPage(NamedTuple):

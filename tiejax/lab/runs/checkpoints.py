@@ -1,12 +1,15 @@
 """Checkpoints of a run, without the log messages of orbax about damaged ones, which commands report in one line."""
 
+import contextlib
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tiejax.lab.runs.run_directory import RunDirectory
-from tiejax.training.checkpoint import Checkpoints
+from tiejax.lab.settings.command_line import BadInput
+from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints
+from tiejax.tying.errors import TieError
 from tiejax.tying.ties import TiesLike
 
 
@@ -17,6 +20,21 @@ def open_checkpoints(run: RunDirectory, folder: Path, ties: TiesLike, say: Calla
     """
     quiet_libraries()
     return Checkpoints(folder, ties, say, run.manifest.identity_in(folder.relative_to(run.path).as_posix(), part))
+
+
+@contextlib.contextmanager
+def matching_checkpoints(
+    run: RunDirectory | None, folder: str, ties: TiesLike, say: Callable[[str], None], part: int = 0
+) -> Iterator[Checkpoints | None]:
+    """Open and close the checkpoints in a folder of a run, None without a run; raises BadInput if one does not match."""
+    checkpoints = None if run is None else open_checkpoints(run, run.path / folder, ties, say, part)
+    try:
+        yield checkpoints
+    except (CheckpointMismatch, TieError) as error:
+        raise BadInput(f"--resume: {error}") from None
+    finally:
+        if checkpoints is not None:
+            checkpoints.close()
 
 
 def quiet_libraries() -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 
+from tiejax.lab.runs.environment import integer
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.visible import cut
 
@@ -30,18 +31,9 @@ def named_by() -> str | None:
 def check() -> None:
     """Raise BadInput for a variable with a value that jax would not name, or for which it would wait for minutes."""
     for of_all, of_this, *others in (SLURM, OPEN_MPI, JAX):
-        processes = _integer(of_all, 1, MOST_PROCESSES) or MOST_PROCESSES
-        _integer(of_this, 0, processes - 1)
+        processes = integer(of_all, os.environ.get(of_all, str(MOST_PROCESSES)), 1, MOST_PROCESSES)
+        integer(of_this, os.environ.get(of_this, "0"), 0, processes - 1)
         for name in others:
-            _integer(name, 0, 2**63 - 1)
+            integer(name, os.environ.get(name, "0"), 0, 2**63 - 1)
     if (nodes := os.environ.get(NODES)) is not None and not FIRST_NODE.match(nodes):
         raise BadInput(f"{NODES}: expected names of hosts such as node1,node2 or node[1-2], got '{cut(nodes)}'")
-
-
-def _integer(name: str, least: int, most: int) -> int | None:
-    """Return the value of a variable, None if it is not set; raises BadInput unless it is an integer from least to most."""
-    if (value := os.environ.get(name)) is None:
-        return None
-    if re.fullmatch(r"[0-9]{1,19}", value) and least <= int(value) <= most:
-        return int(value)
-    raise BadInput(f"{name}: expected an integer from {least} to {most}, got '{cut(value)}'")

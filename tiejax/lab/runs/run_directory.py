@@ -102,7 +102,7 @@ class RunDirectory:
             raise BadInput(f"--out {path}: contains files but no run; name a new directory")
         if state == "new" and resume:
             raise BadInput(f"--resume: no run in {path}; omit --resume to start one")
-        if state in ("unfinished", "finished") and not (resume or overwrite):
+        if state != "new" and not (resume or overwrite):
             try:
                 manifest.read(path)
             except NoManifest as reason:
@@ -110,10 +110,9 @@ class RunDirectory:
                     f"--out {path}: contains a run that can be neither resumed nor overwritten ({reason}); name another "
                     "directory"
                 ) from None
-        if state == "unfinished" and not (resume or overwrite):
+            if state == "finished":
+                raise BadInput(f"--out {path}: contains a finished run; name another directory, or --overwrite it")
             raise BadInput(f"--out {path}: contains an unfinished run; --resume continues it, --overwrite starts from scratch")
-        if state == "finished" and not (resume or overwrite):
-            raise BadInput(f"--out {path}: contains a finished run; name another directory, or --overwrite it")
         return state
 
     @classmethod
@@ -349,11 +348,6 @@ class RunDirectory:
         path, scratch = self.path / METRICS, self.path if in_files else None
         replace_with(path, lambda file: write_npz(file, arrays, compressed=not in_files, scratch=scratch))
         self.add([path])
-
-    def write_report(self, html: str) -> Path:
-        """Write report.html and return its path."""
-        self.write(REPORT, html.encode())
-        return self.path / REPORT
 
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Write results.json, which marks the run as finished. The results must be `plain`: JSON has no NaN."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 
 from tiejax.lab.reporting.words import counted
-from tiejax.lab.runs.checkpoints import open_checkpoints
+from tiejax.lab.runs.checkpoints import matching_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.environment import KNOWN_FLAGS, given_flags
 from tiejax.lab.runs.launched import Launched
@@ -128,10 +128,6 @@ def train(
     tracker shows (see `points_of`), called with the records of the checkpoint, then with those of every chunk. conditions,
     records_on_disk: see `training.train`. part: the part of the run's seeds.
     """
-    checkpoints: Checkpoints | None = None
-    if launched.run is not None:
-        folder = launched.run.path / part.folder
-        checkpoints = open_checkpoints(launched.run, folder, ensemble.ties, console.warn, part.number)
     prefix = f"{part.label}: " if part.label else ""
     line = f"part-{part.number + 1}" if part.number else ""
     names = [f"{arm}/{line}" if line else arm for arm in arms]
@@ -141,7 +137,7 @@ def train(
         if launched.tracker.tracks:
             launched.tracker.add(line, points_of(tracked(records), names, seeds, conditions))
 
-    def work() -> Trained:
+    def work(checkpoints: Checkpoints | None) -> Trained:
         training = Training(ensemble, seeds, checkpoints, launched.switches["resume"], conditions, records_on_disk)
         if training.resumed:
             console.say(f"{prefix}resuming at step {min(training.first, ensemble.steps)} of {ensemble.steps}")
@@ -165,13 +161,9 @@ def train(
             console.progress(chunk.step, ensemble.steps, each and 1 / each, models, part.label, part.later)
         return training.result()
 
-    try:
-        with console:
-            trained = cluster.or_die(work, expected=(BadInput, CheckpointMismatch, TieError))
-    except (CheckpointMismatch, TieError) as error:
-        raise BadInput(f"--resume: {error}") from None
-    if checkpoints is not None:
-        checkpoints.close()
+    opened = matching_checkpoints(launched.run, part.folder, ensemble.ties, console.warn, part.number)
+    with opened as checkpoints, console:
+        trained = cluster.or_die(lambda: work(checkpoints), expected=(BadInput, CheckpointMismatch, TieError))
     if not trained.finished:
         console.result(f"{prefix}stopped at step {int(trained.members.cursor):,}; continue with the same command and --resume")
     return trained

@@ -41,7 +41,6 @@ OPTIONS = {  # of every command, without a value
 MOST_SEEDS = 10**6
 RANGE = re.compile(r"(\d{1,10})-(\d{1,10})")  # of seeds, inclusive
 OPTION = re.compile(r"-(?!\.?\d)")  # beginning of a word that is no value
-CLOUD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 Config = TypeVar("Config")
 
@@ -104,16 +103,16 @@ def parse(
     asked = {option for option, _ in options}
     if asked & {"--help", f"--{HELP_ALL}"}:
         _show(_help(config_class(**values), command, every=f"--{HELP_ALL}" in asked or not command.first))
-    for name in command.positional if words else ():
-        values[name], words = (words, []) if hints[name] == list[str] else (words[0], words[1:])
+    for name in command.positional:
+        if words:
+            values[name], words = (words, []) if hints[name] == list[str] else (words[0], words[1:])
     if words:
         raise BadInput(f"unexpected argument '{cut(words[0])}'")
     for option, text in options:
         if (name := option.removeprefix("--").removesuffix("+")) in hints:
             before = values[name] if name in values else getattr(config_class(), name)
             values[name] = _read_flag(option, text, hints[name], before)
-    paths = ((name, reason) for name, value in values.items() if (reason := _path_fault(value)))
-    if fault := yaml_text.first_fault(values) or next(paths, None):
+    if fault := yaml_text.first_fault(values):
         raise BadInput(f"{'' if fault[0] in command.positional else '--'}{fault[0]}: {fault[1]}")
     if isinstance(values.get("out"), str):  # `~` that no shell has expanded, as in a file or after `=`
         values["out"] = os.path.expanduser(values["out"])
@@ -279,19 +278,9 @@ def _seed_range(value: str, option: str) -> list[int] | None:
     return list(range(first, last + 1))
 
 
-def _path_fault(value: Any) -> str | None:
-    """Return the error message for a value that contains a URL, or the home of an unknown user, instead of a path, or None."""
-    if isinstance(value, str) and CLOUD.match(value):
-        return f"expected a path on this machine, got {cut(value)}; copy it here, or mount it"
-    if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value) == value:
-        return f"expected a path on this machine, got {cut(value)}: the home directory of that user is not known"
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next(filter(None, map(_path_fault, parts)), None)
-
-
 def _read_file(file: str, config_class: type, command: CommandLine) -> dict[str, Any]:
-    if reason := _path_fault(file) if file else "expected a file":
-        raise BadInput(f"--config: {reason}")
+    if fault := yaml_text.first_fault({"file": file}) if file else ("file", "expected a file"):
+        raise BadInput(f"--config: {fault[1]}")
     try:
         found = named_configs.find(file)
         if found is None:
