@@ -205,17 +205,12 @@ def _help(defaults: Any, command: CommandLine, every: bool) -> str:
     """
     config_class, first = type(defaults), ["config", *command.first] if command.first else []
     hints, docs, names = typing.get_type_hints(config_class), field_docs(config_class), option_names(config_class, command)
+    hint = "" if every else f"--{HELP_ALL} explains all {len(names)} options."
     parser = argparse.ArgumentParser(
         prog=Path(sys.argv[0]).name,
         usage=_usage(config_class, command),
         description=command.description.replace(PROGRAM, program()),
-        epilog="\n\n".join(
-            [
-                *([] if every else [f"--{HELP_ALL} explains all {len(names)} options."]),
-                command.example.replace(PROGRAM, program()),
-                STATUS,
-            ]
-        ),
+        epilog="\n\n".join(filter(None, [hint, command.example.replace(PROGRAM, program()), STATUS])),
         formatter_class=_Help,
         add_help=False,
     )
