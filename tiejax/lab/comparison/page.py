@@ -18,9 +18,16 @@ from tiejax.lab.reporting.finding import (
     tally,
     with_unit,
 )
-from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, rates_table, reproduction, timing_words
+from tiejax.lab.reporting.sections import (
+    excluded_notes,
+    few_seeds_notes,
+    looks_table,
+    parts_words,
+    rates_table,
+    reproduction,
+    timing_words,
+)
 from tiejax.lab.reporting.words import counted, in_brackets, number
 from tiejax.statistics.power import fewest_seeds
 

@@ -11,9 +11,8 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Curves, Plot
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import model_words, reproduction, timing_words, training_words
+from tiejax.lab.reporting.sections import looks_table, model_words, parts_words, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_true
 from tiejax.lab.studies.exor.dose_response import Responses
 from tiejax.lab.studies.exor.page import diverged_notes
