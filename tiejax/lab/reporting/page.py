@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup, escape
 
-from tiejax.lab.reporting.figures import PANELS, RC
+from tiejax.lab.reporting.figures import BOXES, RC
 from tiejax.lab.reporting.finding import about, cells, remarks
 from tiejax.system.visible import visible_lines
 
@@ -73,7 +73,7 @@ def picture(caption: str, png: Path, name: str) -> Picture:
 def _panels(png: bytes) -> list[list[int]]:
     """Return the boxes of the panels in the metadata of a PNG file, [] if there are none."""
     # A chunk of metadata: the length of key, 0 and text; "tEXt"; key, 0, text; a checksum, which may look like text.
-    found = re.search(rb"(.{4})tEXt(%s\0)" % PANELS.encode(), png, re.DOTALL)
+    found = re.search(rb"(.{4})tEXt(%s\0)" % BOXES.encode(), png, re.DOTALL)
     if found is None:
         return []
     boxes: list[list[int]] = json.loads(png[found.end() : found.start(2) + int.from_bytes(found[1])])

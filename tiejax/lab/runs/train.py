@@ -1,17 +1,15 @@
 """Training of an ensemble in a run directory, with checkpoints, progress on the console and timing."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 
 from tiejax.lab.reporting.words import counted
-from tiejax.lab.runs.checkpoints import matching_checkpoints
+from tiejax.lab.runs.checkpoints import Part, matching_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.environment import KNOWN_FLAGS, given_flags
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.pace import Pace
-from tiejax.lab.runs.run_directory import CHECKPOINTS
 from tiejax.lab.runs.stop import stop_flag
 from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.settings.command_line import BadInput
@@ -91,22 +89,6 @@ def write_environment(launched: Launched) -> None:
     if launched.run is not None:
         devices = {"devices": [device.device_kind for device in jax.devices()]}
         launched.run.write_environment(devices, launched.command, other_flags())
-
-
-class Part(NamedTuple):
-    """The part of a run's seeds that is trained; by default all of them.
-
-    number: from 0. label: its name on the console. later: cost of the parts that may follow, in units of this part's.
-    """
-
-    number: int = 0
-    label: str = ""
-    later: float = 0.0
-
-    @property
-    def folder(self) -> str:
-        """The folder of its checkpoints in the run directory."""
-        return f"{CHECKPOINTS}/part-{self.number + 1}" if self.number else CHECKPOINTS
 
 
 def train(

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.figures import Plot
-from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
+from tiejax.lab.reporting.figures import PANELS, Plot, plot_three_panels, plot_three_panels_published
 from tiejax.lab.reporting.uses import plot_uses
 from tiejax.lab.studies.text_mlm.claims import TABLE_NAMES, untied_and_tied
 from tiejax.lab.studies.text_mlm.drawing import plot_arms, plot_by_bucket, plot_curves_by_name, plot_strips, shades
