@@ -22,7 +22,7 @@ KNOWN_FLAGS = (
     "--xla_force_host_platform_device_count",
     "--xla_gpu_deterministic_ops",
 )
-CPU_DEVICES = ("XLA_FLAGS", "--xla_force_host_platform_device_count"), ("JAX_NUM_CPU_DEVICES", "")
+DEVICES, DEVICES_FLAG = "JAX_NUM_CPU_DEVICES", "--xla_force_host_platform_device_count"
 MOST_CPU_DEVICES = 1024  # jax needs minutes to start 10,000
 PLATFORMS = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 
@@ -34,9 +34,9 @@ def one_device_a_core() -> None:
     short.
     """
     flags = " ".join(given_flags())
-    if "xla_force_host_platform_device_count" in flags or "JAX_NUM_CPU_DEVICES" in os.environ:
+    if DEVICES_FLAG in flags or DEVICES in os.environ:
         return
-    set_variable("JAX_NUM_CPU_DEVICES", cores())
+    set_variable(DEVICES, cores())
     if "xla_cpu_multi_thread_eigen" not in flags and has_flag("xla_cpu_multi_thread_eigen"):
         add_flags("--xla_cpu_multi_thread_eigen=false")
 
@@ -100,7 +100,11 @@ def check_flags() -> None:
     XLA checks them in a separate process, which is only started for flags that are not in KNOWN_FLAGS, or that this jaxlib
     lacks. Numbers of CPU devices are checked here.
     """
-    _check_cpu_devices()
+    for flag, _, value in (word.partition("=") for word in given_flags()):
+        if flag == DEVICES_FLAG:
+            integer(f"XLA_FLAGS: {flag}", value, 1, MOST_CPU_DEVICES)
+    if DEVICES in os.environ:
+        integer(DEVICES, os.environ[DEVICES], 1, MOST_CPU_DEVICES)
     names = {flag: flag.partition("=")[0] for flag in given_flags()}
     flags = [flag for flag, name in names.items() if name not in KNOWN_FLAGS or not has_flag(name.removeprefix("--"))]
     if not flags:
@@ -111,15 +115,6 @@ def check_flags() -> None:
     if ended.returncode:
         unknown = [flag for flag in flags if flag in ended.stderr] or flags
         raise BadInput(f"XLA_FLAGS: unknown to XLA or invalid: {cut(' '.join(unknown))}")
-
-
-def _check_cpu_devices() -> None:
-    """Raise BadInput unless the numbers of CPU devices in the environment, if any, can be started."""
-    by_flag, by_variable = (f"{variable}: {flag}".removesuffix(": ") for variable, flag in CPU_DEVICES)
-    given = [(by_flag, word.partition("=")[2]) for word in given_flags() if word.partition("=")[0] == CPU_DEVICES[0][1]]
-    given += [(by_variable, os.environ[by_variable])] if by_variable in os.environ else []
-    for name, value in given:
-        integer(name, value, 1, MOST_CPU_DEVICES)
 
 
 def integer(name: str, value: str, least: int, most: int) -> int:
