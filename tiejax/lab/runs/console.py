@@ -14,6 +14,7 @@ import rich.console
 import rich.measure
 import rich.progress
 import rich.table
+import rich.text
 from rich.cells import cell_len, set_cell_size
 
 from tiejax.lab.reporting.finding import cells, remarks
@@ -39,6 +40,13 @@ class _RichConsole(rich.console.Console):
 
     def on_broken_pipe(self) -> None:
         raise  # the BrokenPipeError that rich handles when it calls this
+
+
+class _Elapsed(rich.progress.ProgressColumn):
+    """The time since a task began."""
+
+    def render(self, task: rich.progress.Task) -> rich.text.Text:
+        return rich.text.Text(duration(task.elapsed or 0.0))
 
 
 class Console:
@@ -145,7 +153,7 @@ class Console:
                 if bar:  # a terminal shows one bar at a time
                     bar.stop()
                     opened.callback(bar.start)
-                columns = rich.progress.TextColumn("{task.description}", markup=False), rich.progress.TimeElapsedColumn()
+                columns = rich.progress.TextColumn("{task.description}", markup=False), _Elapsed()
                 shown = rich.progress.Progress(*columns, console=self._rich, transient=True)
                 opened.enter_context(self._drawn(shown)).add_task(name)
             yield
