@@ -103,15 +103,15 @@ def parse(
     asked = {option for option, _ in options}
     if asked & {"--help", f"--{HELP_ALL}"}:
         _show(_help(config_class(**values), command, every=f"--{HELP_ALL}" in asked or not command.first))
+    for option, text in options:
+        if (name := option.removeprefix("--").removesuffix("+")) in hints:
+            before = values[name] if name in values else getattr(config_class(), name)
+            values[name] = _read_flag(option, text, hints[name], before)
     for name in command.positional:
         if words:
             values[name], words = (words, []) if hints[name] == list[str] else (words[0], words[1:])
     if words:
         raise BadInput(f"unexpected argument '{cut(words[0])}'")
-    for option, text in options:
-        if (name := option.removeprefix("--").removesuffix("+")) in hints:
-            before = values[name] if name in values else getattr(config_class(), name)
-            values[name] = _read_flag(option, text, hints[name], before)
     if fault := yaml_text.first_fault(values):
         raise BadInput(f"{'' if fault[0] in command.positional else '--'}{fault[0]}: {fault[1]}")
     if isinstance(values.get("out"), str):  # `~` that no shell has expanded, as in a file or after `=`
@@ -182,7 +182,10 @@ def _read_flag(option: str, text: str, kind: Any, before: Any) -> Any:
         if {list, dict} & kinds:
             raise BadInput(f"{option}: expected {_value_words(name, kind)}, got {cut(text)}: {error}") from None
         value = as_text = text
-    takes_text = (_is_text(kind) or kind == list[str]) and type(value) not in kinds - {str}
+    if _is_text(kind):
+        takes_text = type(value) not in kinds - {str} or not fits(value, kind)
+    else:
+        takes_text = kind == list[str] and not isinstance(value, list)
     if not text or takes_text or (value is None and type(None) not in kinds):
         value = as_text = text  # as it was written
     if option.endswith("+"):
