@@ -162,9 +162,9 @@ def test_an_error_within_tiejax_is_not_taken_for_a_missing_extra():
 
 
 def test_the_command_without_its_extra_is_one_line():
-    code = "import sys; sys.modules['docstring_parser'] = None; from tiejax.__main__ import main; main()"
+    code = "import sys; sys.modules['jsonargparse'] = None; from tiejax.__main__ import main; main()"
     ended = run_python(code)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        "tiejax: error: the command needs the extra `lab`: pip install 'tiejax[lab]' (docstring_parser is not installed)\n"
+        "tiejax: error: the command needs the extra `lab`: pip install 'tiejax[lab]' (jsonargparse is not installed)\n"
     )

@@ -186,16 +186,6 @@ def test_a_value_in_a_file_is_that_of_the_command_line(name, field, tmp_path):
             assert read(f"--{field}", text) == read(f"--{field}={text}"), text
 
 
-def test_an_integer_for_a_number_stays_one_in_a_file(tmp_path):
-    """Run directories have recorded it so, and are compared as text when they are resumed."""
-    study, file = COMMANDS["untying"], tmp_path / "c.yaml"
-    file.write_text("learning_rate: 1\nzero: [0, 1]\n")
-    given, _ = parse(study.settings, study.command, ["--config", str(file)])
-    assert repr((given.learning_rate, given.zero)) == "(1, [0, 1])"
-    given, _ = parse(study.settings, study.command, ["--learning_rate", "1", "--zero", "[0,1]"])
-    assert repr((given.learning_rate, given.zero)) == "(1.0, [0.0, 1.0])"
-
-
 def test_values_are_appended_to_those_of_a_file(tmp_path):
     study, file = COMMANDS["text_mlm"], tmp_path / "c.yaml"
     file.write_text("corpus: [a]\nseeds: [3]\n")

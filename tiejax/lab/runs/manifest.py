@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiejax.lab.settings.command_line import fits
 from tiejax.system.files import read_own_file, replace, sha256
 from tiejax.system.visible import cut
 
@@ -19,14 +18,6 @@ KIND = "run.json"
 # Increased whenever older run directories can no longer be resumed or read.
 FORMAT = 3
 MOST_BYTES = 2**26
-FIELDS: Mapping[str, tuple[Any, Any]] = {  # of the file: their types, and the values of those that may be missing
-    "settings": (dict[str, Any], None),
-    "text": (str | None, ...),
-    "files": (dict[str, str], None),
-    "lengths": (dict[str, int], {}),
-    "parts": (list[int | list[int]], []),
-    "tested": (list[int], []),
-}
 
 
 class NoManifest(ValueError):
@@ -90,15 +81,35 @@ def read(folder: Path) -> Manifest:
         raise damage from None
     if version != FORMAT:
         raise NoManifest(f"it has format {cut(version)}, but this version of tiejax reads format {FORMAT}", study)
-    digest = content.pop("digest", None)
-    # A valid digest does not guarantee that all keys are present with values of their types.
-    whole = all(fits(content.get(name, default), kind) for name, (kind, default) in FIELDS.items())
-    if digest != digest_of_json(content) or not whole:
+    if content.pop("digest", None) != digest_of_json(content) or not _is_whole(content):
         raise damage
     parts, tested = tuple(content.get("parts", ())), tuple(content.get("tested", ()))
     # The study that compares finished runs, the only one with a setting `runs`, was called comparison before `Comparison` was.
     study = "compare" if study == "comparison" and "runs" in content["settings"] else study
     return Manifest(study, content["settings"], content["text"], content["files"], content.get("lengths", {}), parts, tested)
+
+
+def _is_whole(content: Mapping[str, Any]) -> bool:
+    """Return whether all keys are present with values of their types; a valid digest does not guarantee that."""
+    files, lengths = content.get("files"), content.get("lengths", {})
+    return (
+        isinstance(content.get("settings"), dict)
+        and (content.get("text") is None or isinstance(content["text"], str))
+        and "text" in content
+        and isinstance(files, dict)
+        and all(isinstance(digest, str) for digest in files.values())
+        and isinstance(lengths, dict)
+        and all(type(length) is int for length in lengths.values())
+        and _is_parts(content.get("parts", []))
+        and _is_parts(content.get("tested", []))
+    )
+
+
+def _is_parts(parts: Any) -> bool:
+    """Return whether a value is a list of values of the setting `seeds`."""
+    return isinstance(parts, list) and all(
+        type(seed) is int for part in parts for seed in (part if isinstance(part, list) else [part])
+    )
 
 
 def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:

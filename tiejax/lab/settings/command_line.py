@@ -1,7 +1,7 @@
 """Typed command lines: the fields of a frozen dataclass are the flags of a command and the keys of its YAML files.
 
-A value of a flag is read as in a file, as YAML, unless the field takes text. Flags override files in any order and cannot be
-abbreviated, and bad input is reported in one line that names the option or the file, with exit status 2.
+jsonargparse parses values and prints the help. On top of that, flags override files in any order, flags cannot be abbreviated,
+and bad input is reported in one line that names the option or the file, with exit status 2.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import difflib
 import errno
 import gc
 import logging
+import math
 import os
 import re
 import shlex
@@ -23,23 +24,24 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import docstring_parser
+import jsonargparse
 
 from tiejax.lab.settings import named_configs, yaml_text
 from tiejax.lab.settings.yaml_text import NotYaml
 from tiejax.system.files import naming_file, read_bytes
 from tiejax.system.visible import cut, visible_line, visible_lines
 
+# The mode in which jsonargparse reads values and prints a configuration.
+MODE = "tiejax"
+jsonargparse.set_loader(MODE, yaml_text.load, (NotYaml,))
+jsonargparse.set_dumper(MODE, yaml_text.dump)
 MOST_BYTES = 2**20  # of a configuration file
 STANDARD_OUTPUT, STANDARD_ERROR = Path("standard output"), Path("standard error")  # in messages
 PROGRAM = "PROGRAM"  # placeholder for the command in an example
 HELP_ALL = "help-all"  # the option that explains all options
-OPTIONS = {  # of every command, without a value
-    "help": "show this help and exit",
-    HELP_ALL: "explain all options and exit",
-    "print_config": "print all settings as a file for --config and exit",
-}
 MOST_SEEDS = 10**6
 RANGE = re.compile(r"(\d{1,10})-(\d{1,10})")  # of seeds, inclusive
+JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 OPTION = re.compile(r"-(?!\.?\d)")  # beginning of a word that is no value
 
 Config = TypeVar("Config")
@@ -93,33 +95,32 @@ def parse(
     """Return the configuration and the switches in `argv`; raises BadInput.
 
     base: a configuration that files and flags override (that of the run that is resumed). `--help` and `--print_config` print
-    and exit.
+    and exit. Options may be written with hyphens in place of underscores.
     """
-    hints = typing.get_type_hints(config_class)
-    words, options = _split(argv, config_class, command)
+    argv = _with_underscores(argv, option_names(config_class, command))
+    hints = {name: kind for name, kind in typing.get_type_hints(config_class).items() if name not in command.positional}
+    # Switches are not part of the configuration, so that --print_config does not print them.
+    switches = {name: f"--{name}" in argv for name in command.switches}
+    words = _joined([word for word in argv if word not in {f"--{name}" for name in switches}], {"config": str, **hints})
+    files = [word.partition("=")[2] for word in words if word.partition("=")[0] == "--config"]
+    if "" in files:
+        raise BadInput("--config: expected a file")
+    flags = [_as_in_file(word, hints) for word in words if word.partition("=")[0] != "--config"]
+    parser = _parser(config_class, command)
     values: dict[str, Any] = {}
-    for file in ([str(base)] if base else []) + [text for option, text in options if option == "--config"]:
-        values |= _read_file(file, config_class, command)
-    asked = {option for option, _ in options}
-    if asked & {"--help", f"--{HELP_ALL}"}:
-        _show(_help(config_class(**values), command, every=f"--{HELP_ALL}" in asked or not command.first))
-    for option, text in options:
-        if (name := option.removeprefix("--").removesuffix("+")) in hints:
-            before = values[name] if name in values else getattr(config_class(), name)
-            values[name] = _read_flag(option, text, hints[name], before)
-    for name in command.positional:
-        if words:
-            values[name], words = (words, []) if hints[name] == list[str] else (words[0], words[1:])
-    if words:
-        raise BadInput(f"unexpected argument '{cut(words[0])}'")
-    if fault := yaml_text.first_fault(values):
+    for file in ([str(base)] if base else []) + files:
+        values |= _read_file(file, config_class, parser, command)
+    try:
+        parser.set_defaults(values)
+        namespace = parser.parse_args(flags)
+    except jsonargparse.ArgumentError as error:
+        raise BadInput(_explain(str(error), config_class, command)) from None
+    chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    if fault := yaml_text.first_fault(chosen):
         raise BadInput(f"{'' if fault[0] in command.positional else '--'}{fault[0]}: {fault[1]}")
-    if isinstance(values.get("out"), str):  # `~` that no shell has expanded, as in a file or after `=`
-        values["out"] = os.path.expanduser(values["out"])
-    config = config_class(**values)
-    if "--print_config" in asked:
-        _show(yaml_text.dump(dataclasses.asdict(config)))  # type: ignore[call-overload]
-    return config, {name: f"--{name}" in asked for name in command.switches}
+    if isinstance(chosen.get("out"), str):  # `~` that no shell has expanded, as in a file or after `=`
+        chosen["out"] = os.path.expanduser(chosen["out"])
+    return config_class(**chosen), switches
 
 
 def program() -> str:
@@ -134,113 +135,99 @@ def option_names(config_class: type, command: CommandLine) -> list[str]:
     return ["config", "help", HELP_ALL, "print_config", *command.switches, *fields]
 
 
-def _split(argv: Sequence[str], config_class: type, command: CommandLine) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the words of a command line that belong to no option, and its options, each with its text ("" for switches).
+def _with_underscores(argv: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return a command line with every option under its name; other words, and unknown options, stay as they are."""
+    by_spelling = {name.replace("-", "_"): name for name in names}
 
-    An option may be written with hyphens in place of underscores. Fields that are lists of words take several, for shell
-    patterns: the text of `--name a b` is `["a", "b"]`.
-    """
-    names = {name.replace("-", "_"): name for name in option_names(config_class, command)}
-    hints = {"config": str, **typing.get_type_hints(config_class)}
-    words, options, waiting = list[str](), list[tuple[str, str]](), list(argv)
-    while waiting:
-        option, equals, text = (word := waiting.pop(0)).partition("=")
-        if not OPTION.match(word):
-            words.append(word)
-            continue
-        option, plus = "--help" if option == "-h" else option.removesuffix("+"), "+" if option.endswith("+") else ""
-        name = names.get(option.removeprefix("--").replace("-", "_"), "") if option.startswith("--") else ""
-        kind = hints.get(name)
-        if not name or (plus and list not in _kinds(kind)):  # only lists can be appended to
-            raise BadInput(f"unknown option '{cut(option)}{plus}'{nearest(option.lstrip('-'), list(names.values()), '--')}")
-        if kind is None and equals:
-            raise BadInput(f"--{name}: expected no value, got '{cut(text)}'")
-        if kind == list[str] and not plus and not text.startswith("["):
-            given = [text] if text else []
-            while waiting and not waiting[0].startswith("--"):
-                given.append(waiting.pop(0))
-            if not given:
-                raise BadInput(f"--{name}: expected at least one value")
-            text = given[0] if given[0].startswith("[") else yaml_text.dump_line(given)
-        elif kind is not None and not equals:
-            if not waiting or OPTION.match(waiting[0]):
-                raise BadInput(f"--{name}: expected {'a file' if name == 'config' else 'one argument'}")
-            text = waiting.pop(0)
-        options.append((f"--{name}{plus}", text))
-    return words, options
+    def named(word: str) -> str:
+        option, equals, value = word.partition("=")
+        name = by_spelling.get(option.removeprefix("--").removesuffix("+").replace("-", "_"))
+        if name is None or not option.startswith("--"):
+            return word
+        return f"--{name}{'+' if option.endswith('+') else ''}{equals}{value}"
+
+    return [named(word) for word in argv]
 
 
-def _read_flag(option: str, text: str, kind: Any, before: Any) -> Any:
-    """Return the value of a flag, read as in a file if the field takes anything but text; raises BadInput.
+class _Help(jsonargparse.DefaultHelpFormatter):
+    """A format of help that keeps paragraphs apart, and says nothing of a default that is null: the text explains it."""
 
-    before: the value to which `--name+` appends.
-    """
-    name, kinds = option.removeprefix("--").removesuffix("+"), _kinds(kind)
-    try:
-        value, as_text = yaml_text.load(text), yaml_text.load_as_text(text)
-    except NotYaml as error:
-        if {list, dict} & kinds:
-            raise BadInput(f"{option}: expected {_value_words(name, kind)}, got {cut(text)}: {error}") from None
-        value = as_text = text
-    if _is_text(kind):
-        takes_text = type(value) not in kinds - {str} or not fits(value, kind)
-    else:
-        takes_text = kind == list[str] and not isinstance(value, list)
-    if not text or takes_text or (value is None and type(None) not in kinds):
-        value = as_text = text  # as it was written
-    if option.endswith("+"):
-        had = before if isinstance(before, list) else [] if before is None else [before]
-        value, as_text = ([*had, *(each if isinstance(each, list) else [each])] for each in (value, as_text))
-    return _fitted(value, as_text, name, kind, option)
-
-
-class _Help(argparse.HelpFormatter):
-    """A format of help that keeps paragraphs apart."""
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = str(super()._get_help_string(action))
+        return text.replace(", default: %(default)s", "") if action.default is None else text
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(super(_Help, self)._fill_text(part, width, indent) for part in text.split("\n\n"))
 
 
-def _help(defaults: Any, command: CommandLine, every: bool) -> str:
-    """Return the help of a command: of its most used options, or of all. It cannot control the terminal.
+class _HelpAll(argparse._HelpAction):
+    """The option that prints the help of all options, and exits."""
 
-    defaults: the configuration whose values are shown as defaults, unless they are None: the text then explains the default.
+    def __call__(self, parser: Any, *_: Any) -> NoReturn:
+        parser.most_used = None
+        parser.print_help()
+        sys.exit(0)
+
+
+class _Parser(jsonargparse.ArgumentParser):
+    """A parser whose help cannot control the terminal, even by defaults that were read from a file.
+
+    most_used: the only group of options that the help shows, after the positional arguments; None for all groups. options: the
+    number of all options.
     """
-    config_class, first = type(defaults), ["config", *command.first] if command.first else []
-    hints, docs, names = typing.get_type_hints(config_class), field_docs(config_class), option_names(config_class, command)
-    hint = "" if every else f"--{HELP_ALL} explains all {len(names)} options."
-    parser = argparse.ArgumentParser(
+
+    most_used: Any = None
+    options = 0
+
+    def format_help(self, formatter: Any = None) -> str:
+        if self.most_used is None:
+            return str(super().format_help(formatter))
+        groups, epilog = self._action_groups, self.epilog
+        self._action_groups = [groups[0], self.most_used]
+        self.epilog = f"--{HELP_ALL} explains all {self.options} options.\n\n{epilog}"
+        try:
+            return str(super().format_help(formatter))
+        finally:
+            self._action_groups, self.epilog = groups, epilog
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:
+            with naming_file(STANDARD_OUTPUT):  # argparse would ignore that it cannot be written
+                (file or sys.stderr).write(visible_lines(message))
+
+
+def _parser(config_class: type, command: CommandLine) -> _Parser:
+    parser = _Parser(
+        description=command.description.replace(PROGRAM, program()),
         prog=Path(sys.argv[0]).name,
         usage=_usage(config_class, command),
-        description=command.description.replace(PROGRAM, program()),
-        epilog="\n\n".join(filter(None, [hint, command.example.replace(PROGRAM, program()), STATUS])),
+        epilog=f"{command.example.replace(PROGRAM, program())}\n\n{STATUS}",
+        exit_on_error=False,
+        allow_abbrev=False,
+        parser_mode=MODE,
         formatter_class=_Help,
-        add_help=False,
     )
-    vars(parser)["color"] = False  # which Python 3.14 would add
-    groups = {"positional arguments": command.positional, "most used settings": first}
-    groups |= {"options": [name for name in names if name not in first]} if every else {}
-    texts = {"config": _config_help(command)} | OPTIONS | dict(command.switches)
-    for title, shown in groups.items():
-        group = parser.add_argument_group(title)
-        for name in shown:
-            if name in command.positional:
-                group.add_argument(name, help=docs[name].replace("%", "%%"))
-            elif name in hints:
-                default = getattr(defaults, name)
-                about = _value_words(name, hints[name]) + ("" if default is None else f"; default: {default}")
-                group.add_argument(f"--{name}", help=f"{docs[name]} ({about})".replace("%", "%%"))
-            else:
-                option = ["-h", "--help"] if name == "help" else [f"--{name}"]
-                group.add_argument(*option, action="store" if name == "config" else "store_true", help=texts[name])
-    return visible_lines(parser.format_help())
-
-
-def _show(text: str) -> NoReturn:
-    """Print a text and exit."""
-    with naming_file(STANDARD_OUTPUT):
-        print(text.removesuffix("\n"))
-    sys.exit(0)
+    parser.add_argument(f"--{HELP_ALL}", action=_HelpAll, help="explain all options and exit")
+    parser.add_argument("--config", action="config", help=_config_help(command))
+    for name, text in command.switches.items():
+        parser.add_argument(f"--{name}", action="store_true", default=argparse.SUPPRESS, help=text)
+    for name in command.positional:
+        several = typing.get_type_hints(config_class)[name] == list[str]
+        parser.add_argument(name, nargs="*" if several else "?", type=str)
+    parser.add_class_arguments(config_class, skip=set(command.positional))
+    # jsonargparse reads only the docstrings of the class and of its first base.
+    docs = field_docs(config_class)
+    for action in parser._actions:
+        if action.dest in docs:
+            action.help = docs[action.dest]
+        if action.dest == "print_config":
+            action.metavar = "[=FLAGS]"  # that of jsonargparse contains a backspace
+        if action.dest == "help" and command.first:
+            action.help = "show the most used settings and exit"
+    if command.first:
+        _put_first(parser, ("config", *command.first))
+        parser.options = len(option_names(config_class, command))
+    return parser
 
 
 def _usage(config_class: type, command: CommandLine) -> str:
@@ -256,6 +243,18 @@ def _config_help(command: CommandLine) -> str:
     return f"YAML file with any of the settings below{or_name}; flags override it"
 
 
+def _put_first(parser: _Parser, first: Sequence[str]) -> None:
+    """Show these options before all others, in this order; argparse has no option for that."""
+    most_used = parser.add_argument_group("most used settings")
+    by_name = {action.dest: action for action in parser._actions}
+    for group in parser._action_groups:
+        group._group_actions = [action for action in group._group_actions if action.dest not in first]
+    most_used._group_actions = [by_name[name] for name in first]
+    others = [group for group in parser._action_groups if group is not most_used]
+    parser._action_groups = [*others[:1], most_used, *others[1:]]  # after the positional arguments
+    parser.most_used = most_used
+
+
 def field_docs(config_class: type) -> dict[str, str]:
     """Return the documentation of each field, from the docstrings of a class and its bases; the class overrides its bases."""
     docs: dict[str, str] = {}
@@ -263,6 +262,58 @@ def field_docs(config_class: type) -> dict[str, str]:
         parsed = docstring_parser.parse(base.__doc__ or "")
         docs |= {param.arg_name: " ".join((param.description or "").split()) for param in parsed.params}
     return docs
+
+
+def _joined(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
+    """Return a command line with each field and its value as one word, `--name=value`, unless the value is missing.
+
+    Fields that are lists of words take several, for shell patterns: `--name a b` becomes `--name=["a", "b"]`.
+    """
+    joined, waiting = list[str](), list(argv)
+    while waiting:
+        option, equals, value = (word := waiting.pop(0)).partition("=")
+        kind = hints.get(option.removeprefix("--").removesuffix("+")) if option.startswith("--") else None
+        if option.endswith("+") and list not in _kinds(kind):  # only lists can be appended to
+            kind = None
+        if kind == list[str] and not option.endswith("+") and not value.startswith("["):
+            values = [value] if value else []
+            while waiting and not waiting[0].startswith("--"):
+                values.append(waiting.pop(0))
+            if not values:
+                raise BadInput(f"{option}: expected at least one value")
+            word = f"{option}={values[0] if values[0].startswith('[') else yaml_text.dump_line(values)}"
+        elif kind is not None and not equals and waiting and not OPTION.match(waiting[0]):
+            word = f"{option}={waiting.pop(0)}"
+        joined.append(word)
+    return joined
+
+
+def _as_in_file(word: str, hints: Mapping[str, Any]) -> str:
+    """Return `--name=value` with a value that jsonargparse reads as it would be read in a file; any other word as it is.
+
+    jsonargparse would read `010` as text and `[010]` as 8, and try other readings of a list or mapping that is invalid YAML.
+    """
+    option, equals, text = word.partition("=")
+    name = option.removeprefix("--").removesuffix("+")
+    if not equals or not option.startswith("--") or name not in hints:
+        return word
+    kind = hints[name]
+    if option == "--seeds":
+        text = str(_seed_range(text, option) or text)
+    try:
+        value, as_text = yaml_text.load(text), yaml_text.load_as_text(text)
+    except NotYaml as error:
+        if {list, dict} & _kinds(kind):
+            raise BadInput(f"{option}: expected {_value_words(name, kind)}, got {cut(text)}: {error}") from None
+        return word  # refused later, or text
+    if option.endswith("+"):
+        return word
+    if isinstance(value, list | dict):
+        written = _as_written(value, as_text, kind)
+        text = text if written == value else yaml_text.dump_line(written)
+    elif type(value) in (int, float) and not _is_text(kind) and not JSON_NUMBER.fullmatch(text):
+        text = str(value) if isinstance(value, int) or math.isfinite(value) else text
+    return f"{option}={text}"
 
 
 def _seed_range(value: str, option: str) -> list[int] | None:
@@ -276,8 +327,8 @@ def _seed_range(value: str, option: str) -> list[int] | None:
     return list(range(first, last + 1))
 
 
-def _read_file(file: str, config_class: type, command: CommandLine) -> dict[str, Any]:
-    if fault := yaml_text.first_fault({"file": file}) if file else ("file", "expected a file"):
+def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser, command: CommandLine) -> dict[str, Any]:
+    if fault := yaml_text.first_fault({"file": file}):
         raise BadInput(f"--config: {fault[1]}")
     try:
         found = named_configs.find(file)
@@ -301,12 +352,18 @@ def _read_file(file: str, config_class: type, command: CommandLine) -> dict[str,
         if name not in names:
             raise BadInput(f"--config {file}: unknown field '{cut(name)}'{nearest(str(name), names)}")
     hints = typing.get_type_hints(config_class)
-    values = {
-        name: _fitted(value, as_text[name], name, hints[name], f"--config {file}: {name}", in_file=True)
-        for name, value in values.items()
-    }
+    values = {name: _as_written(value, as_text[name], hints[name]) for name, value in values.items()}
+    if isinstance(values.get("seeds"), str):
+        values["seeds"] = _seed_range(values["seeds"], f"--config {file}: seeds") or values["seeds"]
+    for name, value in values.items():  # jsonargparse accepts null for any field
+        if value is None and type(None) not in typing.get_args(hints[name]):
+            raise BadInput(f"--config {file}: {name}: expected {_value_words(name, hints[name])}, got null")
     if fault := yaml_text.first_fault(values):
         raise BadInput(f"--config {file}: {fault[0]}: {fault[1]}")
+    try:
+        parser.parse_object(values)
+    except jsonargparse.ArgumentError as error:
+        raise BadInput(f"--config {file}: {_explain(str(error), config_class, None)}") from None
     return values
 
 
@@ -328,67 +385,28 @@ def _renamed(config_class: type, values: Mapping[str, Any], originals: Mapping[s
     return kept
 
 
-class _Unfit(Exception):
-    """Raised with a value that a field does not accept, or with the item of it that does not fit."""
+def _as_written(value: Any, text: Any, kind: Any) -> Any:
+    """Return a value of a file, with the text that was written wherever the field expects text: `out: 010` names a folder 010.
 
-
-def _fitted(value: Any, text: Any, name: str, kind: Any, where: str, in_file: bool = False) -> Any:
-    """Return a value as a field holds it; raises BadInput, which begins with `where`. text, in_file: as of `_converted`."""
-    if name == "seeds" and isinstance(value, str) and (seeds := _seed_range(value, where)):
-        return seeds
-    try:
-        return _converted(value, text, kind, in_file)
-    except _Unfit as unfit:
-        (found,) = unfit.args
-        got = f"'{cut(found)}'" if isinstance(found, str) else "null" if found is None else cut(found)
-        raise BadInput(f"{where}: expected {_value_words(name, kind)}, got {got}") from None
-
-
-def fits(value: Any, kind: Any) -> bool:
-    """Return whether a JSON value has a type, as a type hint."""
-    with contextlib.suppress(_Unfit):
-        return bool(_converted(value, value, kind, in_file=True) == value)
-    return False
-
-
-def _converted(value: Any, text: Any, kind: Any, in_file: bool) -> Any:
-    """Return a value as a type holds it, text as it was written: `out: 010` names a folder 010. Raises _Unfit.
-
-    text: the same value with all scalars as text. in_file: whether an integer for a number stays an integer; those of files do,
-    as it is recorded in run directories.
+    text: the same value with all scalars as text.
     """
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        unfit = []
-        for one in inner:
-            try:
-                return _converted(value, text, one, in_file)
-            except _Unfit as error:
-                unfit.append(error)
-        raise next((error for error in unfit if error.args[0] is not value), unfit[0])
-    if origin is list and isinstance(value, list):
-        return [_converted(one, written, inner[0], in_file) for one, written in zip(value, text, strict=True)]
-    if origin is dict and isinstance(value, dict):
+    if isinstance(value, list) and (items := _items_of(kind, list)):
+        return [_as_written(one, written, items[0]) for one, written in zip(value, text, strict=True)]
+    if isinstance(value, dict) and (items := _items_of(kind, dict)):
         # Both are in the order of the file, in which no key occurs twice, neither as a value nor as text.
         pairs = zip(value.items(), text.items(), strict=True)
-        return {
-            _converted(key, key_text, inner[0], in_file): _converted(one, written, inner[1], in_file)
-            for (key, one), (key_text, written) in pairs
-        }
-    if value is not None and (text in inner if origin is typing.Literal else kind is str and isinstance(text, str)):
-        return text
-    if kind is float and type(value) in (int, float):
-        with contextlib.suppress(OverflowError):
-            number = float(value)
-            return value if in_file else number
-    if kind is Any or (kind in (int, bool, type(None)) and type(value) is kind):
-        return value
-    raise _Unfit(value)
+        return {_as_written(name, key, items[0]): _as_written(one, written, items[1]) for (name, one), (key, written) in pairs}
+    return text if isinstance(value, int | float) and _is_text(kind) else value
 
 
 def _is_text(kind: Any) -> bool:
     """Return whether a field takes text, or one of several words, and no number."""
     return str in (kinds := _kinds(kind)) and not {int, float, bool} & kinds
+
+
+def _items_of(kind: Any, container: type) -> tuple[Any, ...]:
+    """Return the types of the items of a list or mapping, () if the type hint accepts none."""
+    return next((typing.get_args(one) for one in (kind, *typing.get_args(kind)) if typing.get_origin(one) is container), ())
 
 
 def _kinds(kind: Any) -> set[Any]:
@@ -410,6 +428,34 @@ def nearest(name: str, names: Sequence[str], dashes: str = "") -> str:
     """Return the end of a message, "; did you mean ...?", with the most similar of `names`, or '' if none is similar."""
     near = difflib.get_close_matches(name[:100], names, n=1, cutoff=0.5)
     return f"; did you mean '{dashes}{near[0]}'?" if near else ""
+
+
+def _explain(message: str, config_class: type, command: CommandLine | None) -> str:
+    """Return an error message of jsonargparse, reworded and on one line."""
+    dashes = "--" if command else ""
+    hints = typing.get_type_hints(config_class)
+    if match := re.match(r"unrecognized arguments: (\S+)", message):
+        flag = match[1].split("=")[0]
+        if not flag.startswith("-"):
+            return f"unexpected argument '{cut(flag)}'"
+        names = option_names(config_class, command) if command else list(hints)
+        return f"unknown option '{cut(flag)}'{nearest(flag.lstrip('-'), names, '--')}"
+    if match := re.match(r'Parser key "(\w+)"', message):
+        name = match[1]
+        if name in hints:
+            value = re.search(r"(?:Given|Got) value: (.*)", message)
+            got = f", got {_quoted(value[1])}" if value else ""
+            return f"{dashes}{name}: expected {_value_words(name, hints[name])}{got}"
+    return " ".join(message.split())
+
+
+def _quoted(value: str) -> str:
+    """Return a value for a message, in quotes if YAML reads it as text."""
+    try:
+        is_text = isinstance(yaml_text.load(value), str)
+    except NotYaml:
+        is_text = True
+    return f"'{cut(value)}'" if is_text else cut(value)
 
 
 def _value_words(name: str, kind: Any) -> str:
