@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 
-from tiejax.system.xla import has_flag
+from tiejax.lab.runs.environment import has_flag
 
 # One temporary folder for pytest, for tests and for the processes that they start, removed at the end: pytest and several
 # libraries leave folders behind. Workers of pytest-xdist inherit it.

@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from docs.results.markers import markdown, verdict
-from tiejax.lab.reporting.finding import EARLIER, opening
-from tiejax.lab.reporting.words import estimate_words, interval_words, number, with_unit
+from tiejax.lab.reporting.finding import EARLIER, estimate_words, opening, with_unit
+from tiejax.lab.reporting.words import interval_words, number
 from tiejax.lab.runs.run_directory import RESULTS_FORMAT
 
 Entry = Mapping[str, Any]  # a published run

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from docs.results.published import Table
-from tiejax.lab.reporting.finding import EARLIER, is_current, opening
-from tiejax.lab.reporting.words import about, cells, interval_words, is_equivalent, number, with_unit
+from tiejax.lab.reporting.finding import EARLIER, about, cells, is_current, is_equivalent, opening, with_unit
+from tiejax.lab.reporting.words import interval_words, number
 
 NAME, INSIDE = r"((?:(?!-->).)+?)", r"((?:(?!<!--).)*)"
 TABLE = re.compile(rf"(<!-- table: (\S+) {NAME} -->\n){INSIDE}(<!-- end of table -->)", re.DOTALL)

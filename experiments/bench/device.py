@@ -22,7 +22,7 @@ from experiments.bench.device_parts import PARTS, Measured
 from experiments.bench.settings import DeviceBench
 from experiments.bench.timing import write_results
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.writing import replace
+from tiejax.system.files import replace
 
 Side = Literal["here", "cpu"]
 SIDES: tuple[Side, ...] = ("here", "cpu")

@@ -1,13 +1,17 @@
-"""Checked reads of files that users supply: only regular files, and no larger than memory allows."""
+"""Files: checked reads (only regular files, no larger than memory allows), atomic writes, names, and errors with a name."""
 
+import contextlib
 import errno
 import gzip
 import hashlib
 import io
+import os
 import stat
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from tiejax.system.memory import machine_memory
 
@@ -24,6 +28,7 @@ SHARE = 4
 MOST_UNPACKED = 100
 ALWAYS_UNPACKED = 2**26  # bytes that any .gz file may unpack to; small files can be more repetitive
 BLOCK = 2**20
+MOST_NAME_BYTES = 255
 
 
 def check_file(path: Path) -> None:
@@ -86,3 +91,43 @@ def gunzip(packed: bytes) -> bytearray:
 
 def _memory_share() -> int:
     return (machine_memory() or sys.maxsize) // SHARE
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is the name of one file in a folder, not a path, on every operating system."""
+    if text in ("", ".", "..") or set("/\\\0") & set(text):
+        return False
+    try:
+        return len(text.encode()) <= MOST_NAME_BYTES
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+
+
+@contextlib.contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Add `path` to OSErrors without a filename that are raised in this context, such as those of a failed write."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        raise
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Replace a file atomically: a killed process leaves the old or the new content. Raises OSError with the path."""
+    replace_with(path, lambda file: file.write(content))
+
+
+def replace_with(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace a file atomically by the bytes that `write` writes."""
+    part = path.with_name(f".{path.name}.part")
+    with naming_file(path):
+        try:
+            with part.open("wb") as file:
+                write(file)
+            os.replace(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise

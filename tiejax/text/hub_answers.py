@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tiejax.system.file_names import is_name
+from tiejax.system.files import is_name
 from tiejax.system.visible import cut
 
 COMMIT = re.compile(r"[0-9a-f]{40}")

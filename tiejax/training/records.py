@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from tiejax.system.file_names import naming_file
+from tiejax.system.files import naming_file
 from tiejax.system.scratch import scratch_array
 
 Records = Mapping[str, Mapping[str, np.ndarray]]

@@ -4,7 +4,7 @@ import numpy as np
 from pictures import curves
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.panels import plot_three_panels, plot_three_panels_published
+from tiejax.lab.reporting.figures import plot_three_panels, plot_three_panels_published
 
 
 def test_figures_show_every_seed_and_the_median():

@@ -3,7 +3,7 @@
 import pytest
 from claim_rows import CLAIM, EARLIER
 
-from tiejax.lab.reporting import words
+from tiejax.lab.reporting import finding, words
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_intervals_name_infinite_ends():
 
 
 def test_claims_name_their_estimand_unit_and_margin():
-    assert words.about(CLAIM) == "the relative distance, zero - one"
-    assert words.about(CLAIM | {"unit": "nats"}) == "the relative distance, zero - one (nats)"
-    assert words.about(CLAIM | {"goal": "non-inferiority"}) == "the relative distance, zero - one (margin 0.05)"
-    assert words.about(EARLIER) == "relative distance"
+    assert finding.about(CLAIM) == "the relative distance, zero - one"
+    assert finding.about(CLAIM | {"unit": "nats"}) == "the relative distance, zero - one (nats)"
+    assert finding.about(CLAIM | {"goal": "non-inferiority"}) == "the relative distance, zero - one (margin 0.05)"
+    assert finding.about(EARLIER) == "relative distance"

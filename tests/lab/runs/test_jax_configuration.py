@@ -4,7 +4,7 @@ import pytest
 from processes import end, start
 
 from tiejax.lab.runs import facts
-from tiejax.lab.runs.jax_configuration import other_flags
+from tiejax.lab.runs.train import other_flags
 from tiejax.lab.settings.command_line import BadInput
 
 TINY = ("--steps", 20, "--record_every", 10, "--exact_every", 10, "--seeds", 2, "--bits", 4)

@@ -16,7 +16,7 @@ from directories import here, make_run, read, refused
 from processes import end, run_here, start, tree, wait_until
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.looks import looks_table, parts_words
+from tiejax.lab.reporting.sections import looks_table, parts_words
 from tiejax.lab.runs import manifest
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory

@@ -178,7 +178,7 @@ open_study(STUDY)
     ended = end(start_python("-c", code, "--seeds", "2", "--steps", "5", "--out", "run", cwd=here))
     assert ended.status == 2, ended
     (line,) = ended.err.splitlines()
-    assert "ulimit -v: jax needs an address space of 2.10 GiB" in line
+    assert "ulimit -v: jax needs an address space of 2.1 GiB" in line
     assert not (here / "run").exists()
 
 

@@ -14,7 +14,8 @@ from processes import EXPERIMENTS, assert_refused, command_here, end, start, sta
 from tiejax.lab.commands import studies
 from tiejax.lab.settings import command_line, sizes
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.settings.sizes import MOST, MOST_STEPS, Need, check_disk, check_memory, in_units, most_of
+from tiejax.lab.settings.sizes import MOST, MOST_STEPS, Need, check_disk, check_memory, most_of
+from tiejax.system.memory import size_words
 
 NAMES = ("exor", "untying", "text_mlm", "layer_tying", "embedding_coupling")
 BLOCKWISE = ("causal_untying",)  # whose memory does not grow with the state of all seeds
@@ -29,7 +30,7 @@ REFUSED = [
     *((name, "--seeds 100000000", ("--seeds", "1,000,000")) for name in NAMES),
     *((name, "--seeds 1000000", ("--seeds 1000000: the run needs at least", "this machine has")) for name in NAMES[1:]),
     ("exor", "--seeds 1000000 --size medium", ("--seeds 1000000", "the run needs at least", "this machine has")),
-    ("exor", "--seeds 1000000", ("--seeds 1000000: the records of the run need", "on the disk of --out", "100.00 GiB free")),
+    ("exor", "--seeds 1000000", ("--seeds 1000000: the records of the run need", "on the disk of --out", "100 GiB free")),
     *((name, "--steps 99999999999", ("--steps", "1,000,000,000", "99999999999")) for name in NAMES),
     *(
         (name, "--steps 999999999 --record_every 1", ("--steps 999999999", "records", "this machine has"))
@@ -179,7 +180,7 @@ def test_a_configuration_that_does_not_fit_can_still_be_printed(here, monkeypatc
         assert command_here(["--config", str(config), *more], monkeypatch, capsys, study).status == 0
     assert_refused(
         command_here(["--config", str(config)], monkeypatch, capsys, study),
-        "the run needs at least", "this machine has 1.00 MiB",
+        "the run needs at least", "this machine has 1 MiB",
         script=EXPERIMENTS / "embedding_coupling.py",
     )  # fmt: skip
 
@@ -213,15 +214,15 @@ def need(sized):
 @pytest.mark.parametrize(
     ("sized", "memory", "message"),
     [
-        (Sized(wide=100), 2**15, "--wide 100: the run needs at least 102.10 KiB (models and optimizers 100.00 KiB, gradients "
-         "and activations 2.00 KiB), this machine has 32.00 KiB"),
-        (Sized(long=2**20), 2**15, "--long 1048576: the run needs at least 1.01 MiB (records 1.00 MiB), this machine has "
-         "32.00 KiB"),
-        (Sized(wide=1024, long=2**20), 2**15, "--wide 1024, --long 1048576: the run needs at least 2.00 MiB (models and "
-         "optimizers 1.00 MiB, records 1.00 MiB), this machine has 32.00 KiB"),
+        (Sized(wide=100), 2**15, "--wide 100: the run needs at least 102 KiB (models and optimizers 100 KiB, gradients "
+         "and activations 2 KiB), this machine has 32 KiB"),
+        (Sized(long=2**20), 2**15, "--long 1048576: the run needs at least 1.01 MiB (records 1 MiB), this machine has "
+         "32 KiB"),
+        (Sized(wide=1024, long=2**20), 2**15, "--wide 1024, --long 1048576: the run needs at least 2 MiB (models and "
+         "optimizers 1 MiB, records 1 MiB), this machine has 32 KiB"),
         # Defaults on a machine that is too small for them: the settings that decide the largest purposes.
-        (Sized(), 4096, "--wide 4: the run needs at least 6.10 KiB (models and optimizers 4.00 KiB, gradients and activations "
-         "2.00 KiB, records 100 bytes), this machine has 4.00 KiB"),
+        (Sized(), 4096, "--wide 4: the run needs at least 6.1 KiB (models and optimizers 4 KiB, gradients and activations "
+         "2 KiB, records 100 B), this machine has 4 KiB"),
     ],
 )  # fmt: skip
 def test_the_message_names_the_need_and_the_settings_that_decide_it(monkeypatch, sized, memory, message):
@@ -261,7 +262,7 @@ def test_a_disk_too_small_for_the_records_is_refused(tmp_path):
 def test_a_run_whose_disk_is_too_small_is_refused(here, monkeypatch, capsys):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=40))
     ended = command_here(["--records_on", "disk", "--out", "run"], monkeypatch, capsys, STUDIES["exor"])
-    words = (": the records of the run need", "on the disk of --out run", "which has 40 bytes free")
+    words = (": the records of the run need", "on the disk of --out run", "which has 40 B free")
     assert_refused(ended, *words, script=EXPERIMENTS / "exor.py")
     assert tree(here) == {}
 
@@ -273,14 +274,8 @@ def test_jax_platforms_decides_about_accelerators(monkeypatch, platforms, expect
 
 
 def test_units():
-    assert [in_units(size) for size in (0, 1, 1024, 1536, 2**50, 2**71)] == [
-        "0 bytes",
-        "1 byte",
-        "1.00 KiB",
-        "1.50 KiB",
-        "1.00 PiB",
-        "2,048.00 EiB",
-    ]
+    sizes = (0, 1, 1024, 1536, 2**50)
+    assert [size_words(size) for size in sizes] == ["0 B", "1 B", "1 KiB", "1.5 KiB", "1,048,576 GiB"]
 
 
 def test_resolving_and_counting_load_no_jax(tmp_path):

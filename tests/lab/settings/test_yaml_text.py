@@ -186,6 +186,13 @@ def test_a_value_in_a_file_is_that_of_the_command_line(name, field, tmp_path):
             assert read(f"--{field}", text) == read(f"--{field}={text}"), text
 
 
+def test_values_are_appended_to_those_of_a_file(tmp_path):
+    study, file = COMMANDS["text_mlm"], tmp_path / "c.yaml"
+    file.write_text("corpus: [a]\nseeds: [3]\n")
+    given, _ = parse(study.settings, study.command, ["--config", str(file), "--corpus+=010", "--seeds+=[5,7]"])
+    assert (given.corpus, given.seeds) == (["a", "010"], [3, 5, 7])
+
+
 def test_text_of_a_file_is_what_was_written(tmp_path):
     file = tmp_path / "c.yaml"
     file.write_text("languages: {no: [010, 1:30], yes: [true]}\nout: 0o17\nseeds: 010\n")

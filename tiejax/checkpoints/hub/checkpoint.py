@@ -9,8 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.system.file_names import is_name
-from tiejax.system.files import check_file, read_bytes
+from tiejax.system.files import check_file, is_name, read_bytes
 from tiejax.system.memory import size_words
 from tiejax.system.visible import cut, visible_line
 

@@ -26,7 +26,7 @@ from tiejax.checkpoints.hub.checkpoint import (
     read_json,
 )
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.system.file_names import is_name, naming_file
+from tiejax.system.files import is_name, naming_file
 from tiejax.text.hub_answers import checked_answers
 from tiejax.text.network import reachable
 

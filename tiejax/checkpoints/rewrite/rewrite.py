@@ -58,7 +58,7 @@ def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
 
     Raises CheckpointError if `out` exists or is in the folder, an entry cannot be copied, or two files contain one tensor.
     """
-    _check_absent(out)
+    check_absent(out)
     if checkpoint.twice:
         raise CheckpointError(f"{checkpoint.folder}: {checkpoint.twice}; keep one of the two")
     if within(out, checkpoint.folder):
@@ -114,7 +114,7 @@ def rewrite(
             with (folder / CARD).open("ab") as opened:
                 opened.write(card.encode())
             _to_disk(folder)
-            _check_absent(out)  # another process may have created it meanwhile
+            check_absent(out)  # another process may have created it meanwhile
     except OSError as error:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(out)) from None
 
@@ -234,12 +234,12 @@ def _name(folder: Path) -> str:
     return f"`{visible_line(Path(os.path.realpath(folder)).name)}`"
 
 
-def _check_absent(out: Path) -> None:
-    """Raise CheckpointError if `out` exists, even as a dangling link, or if no folder can have that name."""
+def check_absent(out: Path, kind: str = "folder") -> None:
+    """Raise CheckpointError if `out` exists, even as a dangling link, or if no file or folder can have that name."""
     try:
         out.lstat()
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{out}: cannot be created: {getattr(error, 'strerror', None) or error}") from None
-    raise CheckpointError(f"{out}: already exists; name a new folder")
+    raise CheckpointError(f"{out}: already exists; name a new {kind}")

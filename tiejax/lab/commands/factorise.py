@@ -18,10 +18,10 @@ from tiejax.checkpoints.rewrite.budget import Budget, ranks_of_curve
 from tiejax.checkpoints.rewrite.factorise import Plan, Roles, Source
 from tiejax.checkpoints.rewrite.rewrite import check_new, within
 from tiejax.lab.reporting import figures
-from tiejax.lab.runs import writing
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
+from tiejax.system.files import replace
 from tiejax.text.errors import CorpusError
 
 BUDGET = "budget.json"
@@ -141,7 +141,7 @@ def _write_report(folder: Path, planned: Plan) -> Path:
         **budgets.facts(planned.budget, planned.weights, planned.rank),
     }
     figures.save(plot_budget(planned.budget, planned.rank), folder, "budget")
-    writing.replace(folder / BUDGET, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    replace(folder / BUDGET, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
     return folder / BUDGET
 
 

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from tiejax.checkpoints.rewrite.rewrite import within
-from tiejax.lab.runs import environment, writing
+from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.rewrite.rewrite import check_absent, within
+from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.reopen import reopened
+from tiejax.lab.runs.resume import reopened
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.studies.layer_tying.settings import STUDY
 from tiejax.lab.studies.layer_tying.settings import Settings as RunSettings
 from tiejax.lab.studies.layer_tying.variants import MOST
+from tiejax.system.files import replace
 from tiejax.system.visible import cut
 from tiejax.tying.errors import TieError
 from tiejax.tying.layer_maps import MAPS, WITH_DISTINCT, check_maps, static_map
@@ -113,7 +115,7 @@ def main(argv: Sequence[str]) -> int:
         console.warn("the converted model takes no fewer bytes than the original")
     if out is not None:
         _check_new(out, folder)  # another process may have created it meanwhile
-        writing.replace(out, conversion.file_of(converted.weights))
+        replace(out, conversion.file_of(converted.weights))
         console.result(f"converted: {settings.out}")
     return 0
 
@@ -121,12 +123,9 @@ def main(argv: Sequence[str]) -> int:
 def _check_new(out: Path, run: Path) -> None:
     """Raise BadInput or OSError unless a new file can be written at `out`, outside the run directory."""
     try:
-        out.lstat()
-        raise BadInput(f"--out {out}: already exists; name a new file")
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:
-        raise BadInput(f"--out {cut(out)}: cannot be created: {getattr(error, 'strerror', None) or error}") from None
+        check_absent(out, "file")
+    except CheckpointError as error:
+        raise BadInput(f"--out {error}") from None
     if within(out, run):
         raise BadInput(f"--out {out}: lies in {run}, which is only read; name a file outside it")
     if not out.parent.is_dir():

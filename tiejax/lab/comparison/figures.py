@@ -8,8 +8,19 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tiejax.lab.comparison.training import Arrays
-from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    YELLOW,
+    Plot,
+    grid,
+    legend_below,
+    new_figure,
+    thousands,
+)
 
 FIXED = {"tied": ORANGE, "untied": BLUE}
 OTHERS = (GREEN, PURPLE, SKY, YELLOW, "black", "grey")

@@ -7,23 +7,29 @@ import numpy as np
 
 from tiejax.lab.comparison.claims import MAIN, OWN
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import tally
-from tiejax.lab.reporting.looks import looks_table, parts_words
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import edge_notes, excluded_notes, few_seeds_notes, rates_numbers, reproduction, timing_words
-from tiejax.lab.reporting.words import (
+from tiejax.lab.reporting.finding import (
     agrees,
-    counted,
     estimate_words,
-    in_brackets,
     is_equivalent,
     later_within,
     later_words,
     not_decided,
-    number,
     seen_from,
+    tally,
     with_unit,
 )
+from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.sections import (
+    edge_notes,
+    excluded_notes,
+    few_seeds_notes,
+    looks_table,
+    parts_words,
+    rates_numbers,
+    reproduction,
+    timing_words,
+)
+from tiejax.lab.reporting.words import counted, in_brackets, number
 from tiejax.statistics.power import fewest_seeds
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FixedFormatter, Formatter, FuncFormatter
 
-from tiejax.system.file_names import naming_file
+from tiejax.system.files import naming_file
 from tiejax.system.visible import visible_lines
 
 # Okabe and Ito's palette, distinguishable with colour vision deficiency.
@@ -37,11 +37,21 @@ RC: Any = {
     "savefig.dpi": 150,
 }
 
-PANELS = "Panels"  # key of the panels' boxes in the metadata of a PNG
+BOXES = "Panels"  # key of the panels' boxes in the metadata of a PNG
 MARGIN = 6  # pixels around a panel's box
 
 MOST_LINES, MOST_POINTS = 64, 2000  # maximum number of seeds drawn in a panel, and (roughly) of records per seed
 Curves = Mapping[str, np.ndarray]  # name -> [seed, record]
+# The three panels of Bertolotti and Cazzola (ICML 2024), one per table: title -> (table, index of the arm).
+PANELS = {"untied, input": ("input", 0), "untied, output": ("output", 0), "tied": ("input", 1)}
+
+
+class Plot(NamedTuple):
+    """A figure with its file name and caption."""
+
+    name: str
+    caption: str
+    figure: Figure
 
 
 def new_figure(rows: int, columns: int, width: float, height: float, share_y: bool = False) -> tuple[Figure, np.ndarray]:
@@ -86,7 +96,7 @@ def drawn(figure: Figure) -> dict[str, bytes]:
         figure.draw_without_rendering()
         # Laying out many panels takes longer than drawing them: keep the layout for both files.
         figure.set_layout_engine("none")
-        figure.savefig(png, format="png", metadata={PANELS: json.dumps(panel_boxes(figure))})
+        figure.savefig(png, format="png", metadata={BOXES: json.dumps(panel_boxes(figure))})
         # Without a creation date, the same run writes the same file.
         figure.savefig(pdf, format="pdf", metadata={"CreationDate": None})
     return {"png": png.getvalue(), "pdf": pdf.getvalue()}
@@ -252,4 +262,54 @@ def plot_paired_values(measures: Mapping[str, Sequence[np.ndarray]], names: Sequ
         panel.set_xlim(-0.4, len(names) - 0.6)
         panel.set_title(title, fontsize=8)
         panel.grid(visible=False, axis="x")
+    return figure
+
+
+def plot_three_panels(
+    steps: np.ndarray, panels: Mapping[str, Curves], ylabel: str, colours: Mapping[str, str], relative: bool = False
+) -> Figure:
+    """Plot the paper's three panels with every seed: distance of each pair over steps, by table. colours: by pair."""
+    figure, axes = new_figure(1, len(panels), 3.4 * len(panels), 3.1, share_y=True)
+    for panel, (title, curves) in zip(axes[0], panels.items(), strict=True):
+        for name, values in curves.items():
+            plot_seeds(panel, steps, values, colours[name], name)
+        panel.set_title(title)
+        panel.tick_params(which="both", labelleft=True)  # also readable when panels are shown one below the other
+        thousands(panel)
+        if relative:
+            panel.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    axes[0, 0].set_ylabel(ylabel)
+    if relative:
+        axes[0, 0].set_yscale("log")
+        axes[0, 0].yaxis.set_major_formatter(lambda y, _: f"{y:g}")
+        axes[0, 0].yaxis.set_minor_formatter(lambda y, _: f"{y:g}" if f"{y:e}"[0] in "25" else "")
+    else:
+        axes[0, 0].set_ylim(bottom=0)
+    legend_below(figure, axes[0, 0])
+    return figure
+
+
+def plot_three_panels_published(
+    steps: np.ndarray, panels: Mapping[str, Curves], colours: Mapping[str, str], every: int = 1000, top: float = 4
+) -> Figure:
+    """Plot the three panels in the paper's style: mean and 95 % band over seeds (or pairs), y from 0 to `top`.
+
+    The band is mean +- 1.96 standard errors, from a normal approximation. Only multiples of `every` steps are shown.
+    """
+    figure, axes = new_figure(1, len(panels), 3.4 * len(panels), 3.0, share_y=True)
+    shown_records = np.flatnonzero(steps % every == 0)
+    for panel, (title, curves) in zip(axes[0], panels.items(), strict=True):
+        for name, values in curves.items():
+            colour = colours[name]
+            shown = values[:, shown_records]
+            mean = shown.mean(0)
+            half = 1.96 * shown.std(0, ddof=1) / np.sqrt(len(shown)) if len(shown) > 1 else np.zeros_like(mean)
+            panel.fill_between(steps[shown_records], mean - half, mean + half, color=colour, alpha=0.25, linewidth=0)
+            panel.plot(steps[shown_records], mean, color=colour, label=name)
+        panel.set_title(title)
+        panel.set_ylim(0, top)
+        panel.tick_params(labelleft=True)
+        thousands(panel)
+    axes[0, 0].set_ylabel("Euclidean distance")
+    legend_below(figure, axes[0, 0])
     return figure

@@ -1,4 +1,4 @@
-"""Sentences that summarise verdicts, for the beginning of a report.
+"""Claims in words: their numbers, remarks and, for the beginning of a report, sentences.
 
 `opening` says what is known about a claim, in fixed words; `tally` counts the verdicts of all claims.
 """
@@ -8,19 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from tiejax.lab.reporting.words import (
-    agrees,
-    counted,
-    estimate_words,
-    in_brackets,
-    is_equivalent,
-    later_within,
-    later_words,
-    not_decided,
-    seen_from,
-    subject,
-    with_unit,
-)
+from tiejax.lab.reporting.words import counted, in_brackets, interval_words, number, subject
+from tiejax.system.rounding import next_multiple
 
 VERDICTS = ("supported", "contradicted", "undecided")
 PAIRS = tuple(re.compile(rf"(.+){begin}({one}) - ({one}){end}") for begin, one, end in (
@@ -152,3 +141,132 @@ def tally(claims: Sequence[Mapping[str, Any]]) -> str:
         return f"The one claim is {next(iter(counts))}.{more}"
     words = [f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]]
     return f"Of {registered} claims, {', '.join(words)}.{more}"
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    """Format the numbers of a claim: estimate, 95 % interval, adjusted interval, adjusted p, n."""
+    return [
+        number(row["estimate"]),
+        interval_words(row["interval"]),
+        interval_words(row.get("interval_adjusted")),
+        number(row["p_adjusted"]),
+        str(row["n"]),
+    ]
+
+
+def with_unit(value: float | None, row: Mapping[str, Any]) -> str:
+    """Format a number with the unit of a claim."""
+    return f"{number(value)} {row.get('unit', '')}".rstrip()
+
+
+def about(row: Mapping[str, Any]) -> str:
+    """Describe the estimated quantity of a claim: its estimand, unit and margin, if the claim is about a margin."""
+    if "kind" not in row:
+        return str(row["statistic"])
+    margin = "" if row["goal"] == "difference" else f"margin {number(row['margin'])}"
+    more = ", ".join(filter(None, [row["unit"], margin]))
+    return f"{row['estimand']} ({more})" if more else str(row["estimand"])
+
+
+def undecided(row: Mapping[str, Any]) -> str:
+    """Return what the seeds of an undecided claim would have shown, as the end of a sentence; "" if they cannot decide it."""
+    most, margin = row["smallest_detectable"], with_unit(row["margin"], row)
+    found = f"not decided with {counted(row['n'], 'seed')}"
+    if most is None or row["note"]:
+        return found
+    if row["goal"] == "difference":
+        return f"{found}, which would have shown {with_unit(most, row)} in four of five studies"
+    if most >= row["margin"]:
+        return f"{found}, which could not have shown it in four of five studies"
+    inside = f"a value that is {with_unit(most, row)} inside the margin of {margin}"
+    return f"{found}, which would have shown {inside} in four of five studies"
+
+
+def not_decided(row: Mapping[str, Any]) -> str:
+    """Return that a claim is not decided, its estimate, and how many seeds would decide it, as the end of a sentence."""
+    found = f"not decided with {counted(row['n'], 'seed')}"
+    if row["estimate"] is not None:
+        plus = "+" if row["estimate"] > 0 else ""
+        found += f": {subject(row['estimand'])} is {plus}{estimate_words(row)}"
+    low, high = row["interval"] or (None, None)
+    if row["goal"] == "difference" and ((low or 0) > 0 or (high or 0) < 0) and row["interval_adjusted"]:
+        found += f", adjusted for all claims{in_brackets(row['interval_adjusted'])}"
+    note = f"; {row['note'].partition(': ')[0]}" if row["note"] else ""
+    if (row["seeds_needed"] or 0) <= row["n"]:
+        return f"{found}{note}"
+    tens = 10 ** max(len(str(row["seeds_needed"])) - 2, 0)
+    seeds = next_multiple(row["seeds_needed"], tens)  # two digits
+    true = with_unit(row["margin"] if row["goal"] == "difference" else 0, row)
+    return f"{found}{note}; about {seeds:,} seeds would decide it if the true difference is {true}"
+
+
+def is_equivalent(row: Mapping[str, Any]) -> bool:
+    """Return whether the claim that the mean difference is closer to 0 than its margin is supported."""
+    if row.get("goal") == "equivalence":
+        return bool(row["verdict"] == "supported")
+    return row["verdict"] != "exploratory" and (row.get("equivalence") or {}).get("verdict") == "supported"
+
+
+def estimate_words(row: Mapping[str, Any], unit: bool = True) -> str:
+    """Format the estimate of a claim, with its unit or without, and its interval: "0.3 nats [0.1, 0.5]"."""
+    return f"{with_unit(row['estimate'], row) if unit else number(row['estimate'])}{in_brackets(row['interval'])}"
+
+
+def seen_from(estimate: float, interval: Sequence[float | None] | None) -> Sequence[float | None] | None:
+    """Return the interval of |estimate|: the given one, or if the estimate is negative its mirror image."""
+    if interval is None or estimate >= 0:
+        return interval
+    low, high = interval
+    return high if high is None else -high, low if low is None else -low
+
+
+def later_within(row: Mapping[str, Any]) -> str:
+    """Return what `later_words` says about the decision that the mean is closer to 0 than the margin, in parentheses."""
+    look = row["look"] if row["goal"] == "equivalence" else row["equivalence"]["look"]
+    later = later_words(row, look, row["estimate"] is not None and abs(row["estimate"]) < row["margin"])
+    return f" (decided{later})" if later else ""
+
+
+def later_words(row: Mapping[str, Any], look: int, holds: bool) -> str:
+    """Return when a claim was decided, and whether all seeds bear it out, as the end of a sentence; "" at the last look.
+
+    holds: whether the estimates of all seeds agree with the decision.
+    """
+    if look >= row.get("last_look", look):
+        return ""
+    return f" with {look:,}" + ("" if holds else f"; all {row['n']:,} do not bear it out")
+
+
+def agrees(row: Mapping[str, Any]) -> bool:
+    """Return whether the estimate from all seeds has the sign, or lies on the side of the margin, that was decided."""
+    value, margin, supported = row["estimate"], row["margin"] or 0.0, row["verdict"] == "supported"
+    if value is None:
+        return False
+    if row["goal"] == "equivalence":
+        return bool((abs(value) < margin) == supported)
+    bound = 0.0 if row["goal"] == "difference" else -margin * row["sign"]
+    return bool(((value - bound) * row["sign"] > 0) == supported)
+
+
+def remarks(row: Mapping[str, Any]) -> str:
+    """Return what an undecided claim would take, and its note; "" if there is nothing to say.
+
+    A claim that was tested by the rules of an earlier version says so.
+    """
+    if "kind" not in row:
+        return "Tested by earlier rules."
+    parts = []
+    if row["verdict"] == "undecided":
+        parts.append(f"sign {undecided(row)}" if is_equivalent(row) else undecided(row))
+        # With as many seeds, a claim about a margin is undecided only because the value may be near the margin.
+        if (row["seeds_needed"] or 0) > row["n"]:
+            parts[0] += f"; the margin, {with_unit(row['margin'], row)}, needs {counted(row['seeds_needed'], 'seed')}"
+    elif later := later_words(row, row["look"], agrees(row)):
+        parts.append(f"decided{later}; estimate and intervals are those of all {row['n']:,}")
+    if is_equivalent(row) and row["goal"] == "difference":
+        parts.append(f"closer to 0 than the margin, {with_unit(row['margin'], row)} (tested in a family of its own)")
+    if row.get("skewness") is not None:
+        parts.append(f"skewness {number(row['skewness'])}, so bootstrap-t must reject as well as sign flips")
+    if row["note"]:
+        parts.append(row["note"])
+    return " ".join(f"{part[:1].upper()}{part[1:]}." for part in parts)

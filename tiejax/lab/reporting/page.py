@@ -10,42 +10,24 @@ from typing import Any, NamedTuple
 import jinja2
 from markupsafe import Markup, escape
 
-from tiejax.lab.reporting.figures import PANELS, RC
-from tiejax.lab.reporting.words import about, cells, remarks
+from tiejax.lab.reporting.figures import BOXES, RC
+from tiejax.lab.reporting.finding import about, cells, remarks
 from tiejax.system.visible import visible_lines
 
 CODE = re.compile("`([^`\n]+)`")
 CSS_PIXELS_PER_INCH = 112  # more than the nominal 96, so that lettering in figures matches the size of the page's text
 
 
-def render(
-    title: str,
-    question: str,
-    finding: Sequence[str],
-    setting: Mapping[str, Any],
-    notes: Sequence[str],
-    claims: Mapping[str, Sequence[Mapping[str, Any]]],
-    figures: Sequence[tuple[str, Path]],
-    numbers: Mapping[str, Sequence[Any]],
-    reproduce: Mapping[str, str],
-) -> str:
+def render(*, figures: Sequence[tuple[str, Path]], **content: Any) -> str:
     """Return the HTML page. Text in backticks becomes code, except in `reproduce`.
 
-    finding: sentences that summarise the verdicts. setting: description of the run, by name. claims: heading -> rows returned
-    by `statistics.claims.assess`. figures: (caption, PNG file); the first one follows the finding. numbers: heading ->
-    (columns, rows). reproduce: command, settings and environment of the run, by name.
+    figures: (caption, PNG file); the first one follows the finding. content: the other variables of the template: `title` and
+    `question`; `finding`, sentences that summarise the verdicts; `setting`, the description of the run, by name; `notes`;
+    `claims`, heading -> rows returned by `statistics.claims.assess`; `numbers`, heading -> (columns, rows); `reproduce`,
+    command, settings and environment, by name.
     """
-    return _template().render(
-        title=title,
-        question=question,
-        finding=finding,
-        setting=setting,
-        notes=notes,
-        claims=claims,
-        figures=[picture(caption, png, f"figure-{number}") for number, (caption, png) in enumerate(figures, 1)],
-        numbers=numbers,
-        reproduce=reproduce,
-    )
+    pictures = [picture(caption, png, f"figure-{number}") for number, (caption, png) in enumerate(figures, 1)]
+    return _template().render(figures=pictures, **content)
 
 
 class RunOnPage(NamedTuple):
@@ -90,7 +72,7 @@ def picture(caption: str, png: Path, name: str) -> Picture:
 def _panels(png: bytes) -> list[list[int]]:
     """Return the boxes of the panels in the metadata of a PNG file, [] if there are none."""
     # A chunk of metadata: the length of key, 0 and text; "tEXt"; key, 0, text; a checksum, which may look like text.
-    found = re.search(rb"(.{4})tEXt(%s\0)" % PANELS.encode(), png, re.DOTALL)
+    found = re.search(rb"(.{4})tEXt(%s\0)" % BOXES.encode(), png, re.DOTALL)
     if found is None:
         return []
     boxes: list[list[int]] = json.loads(png[found.end() : found.start(2) + int.from_bytes(found[1])])

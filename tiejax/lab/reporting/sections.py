@@ -1,4 +1,4 @@
-"""Page sections shared by several studies: final values, settings in words, reproduction."""
+"""Page sections shared by several studies: final values, settings in words, reproduction, looks and parts of a run."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting.words import counted, duration, share
+
+LOOKS = "Numbers: the look at which each registered claim was decided"
 
 
 def arrays_in_words(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
@@ -168,3 +170,43 @@ def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], lis
             "losses",
         ], rows
     return ["models", "rate", "mean loss", "losses"], [[*row[:2], *row[4:]] for row in rows]
+
+
+def parts_words(results: Mapping[str, Any]) -> dict[str, str]:
+    """Return the entry of a page's description on looks or on appended seeds; none for a run of one part."""
+    if looks := results.get("looks"):
+        return {"looks": looks_words(looks["planned"], looks["done"], looks.get("appended", False))}
+    if parts := results.get("seeds_by_part"):
+        appended = ", then ".join(f"{seeds:,}" for seeds in parts[1:])
+        return {
+            "appended": f"{appended} seeds, to a run of {parts[0]:,}, or by joining runs. The tests take all seeds as planned "
+            "from the start"
+        }
+    return {}
+
+
+def looks_words(planned: Sequence[int], done: Sequence[int], appended: bool = False) -> str:
+    """Return in words at which numbers of seeds claims were planned to be tested, and were."""
+    share = f", each with {1 / len(planned):.3g} of .05" if len(planned) > 1 else ""
+    if appended:
+        return f"at {_numbers(done)} seeds{share}: seeds were appended to a finished run, whose claims had been tested"
+    return f"planned at {_numbers(planned)} seeds{share}; done at {_numbers(done)}"
+
+
+def looks_table(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+    """Return the table of the look that decided each registered claim; none for a run without looks.
+
+    A verdict stays once it is reached; estimates are those of all seeds.
+    """
+    if not results.get("looks"):
+        return {}
+    rows = []
+    for claim in results["claims"]:
+        if claim["family"] == "registered":
+            decided = claim["verdict"] != "undecided"
+            rows.append([claim["id"], f"{claim['look']:,} seeds" if decided else "not decided", claim["verdict"]])
+    return {LOOKS: (["claim", "decided at", "verdict"], rows)}
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return ", ".join(f"{value:,}" for value in values)

@@ -9,10 +9,9 @@ from matplotlib.axes import Axes
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
-from tiejax.lab.reporting.looks import looks_table, parts_words
-from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.reporting.sections import excluded_notes, reproduction, timing_words, training_words
+from tiejax.lab.reporting.sections import excluded_notes, looks_table, parts_words, reproduction, timing_words, training_words
 from tiejax.lab.reporting.words import count_and_share
 
 Curves = Mapping[str, np.ndarray]  # curve -> indices of its arms, ordered by untie step

@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.figures import Curves
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import Curves, Plot
 from tiejax.lab.reporting.words import share
 
 

@@ -17,9 +17,10 @@ import rich.table
 import rich.text
 from rich.cells import cell_len, set_cell_size
 
-from tiejax.lab.reporting.words import cells, counted, duration, remarks
+from tiejax.lab.reporting.finding import cells, remarks
+from tiejax.lab.reporting.words import counted, duration
 from tiejax.lab.settings.command_line import STANDARD_ERROR, STANDARD_OUTPUT
-from tiejax.system.file_names import naming_file
+from tiejax.system.files import naming_file
 from tiejax.system.visible import visible_line
 
 PLAIN_EVERY_S = 15.0
@@ -169,40 +170,30 @@ class Console:
         """
         shown = _console(stderr=True) if stderr else self._rich
         began: dict[str, float] = {}
+        bar, tasks = self._new_bar(shown), dict[str, rich.progress.TaskID]()
 
-        def time_left(phase: str, done: int, total: int | None) -> str:
+        def show(phase: str, done: int, total: int | None) -> None:
             if not done or phase not in began:
                 began[phase] = self._clock()
-            seconds = self._clock() - began[phase]
-            known = total and done and (done >= ESTIMATE_SHARE * total or seconds >= ESTIMATE_S)
-            return _left((total - done) * seconds / done) if total and known else ""
-
-        if shown.is_terminal and not self.quiet:
-            with contextlib.ExitStack() as opened:
-                bar, tasks = self._new_bar(shown), dict[str, rich.progress.TaskID]()
-
-                def show(phase: str, done: int, total: int | None) -> None:
-                    if not tasks:  # only now, since a bar takes over the terminal, on which a library may draw before
-                        opened.enter_context(self._drawn(bar))
-                    if phase not in tasks:
-                        tasks[phase] = bar.add_task("", total=total, count="", rates="")
-                    count = f"{done / total:.0%}" if total else f"{done:,}"
-                    self._show(bar, tasks[phase], phase, count, [time_left(phase, done, total), ""], done, total)
-
-                yield show
-            return
-
-        def say(phase: str, done: int, total: int | None) -> None:
-            left = time_left(phase, done, total)
+            seconds, left = self._clock() - began[phase], ""
+            if total and done and (done >= ESTIMATE_SHARE * total or seconds >= ESTIMATE_S):
+                left = _left((total - done) * seconds / done)
             if self.quiet:
                 return
-            if announce and not done:
+            if shown.is_terminal:
+                if not tasks:  # only now, since a bar takes over the terminal, on which a library may draw before
+                    opened.enter_context(self._drawn(bar))
+                if phase not in tasks:
+                    tasks[phase] = bar.add_task("", total=total, count="", rates="")
+                self._show(bar, tasks[phase], phase, f"{done / total:.0%}" if total else f"{done:,}", [left, ""], done, total)
+            elif announce and not done:
                 _print(shown, phase)
             elif done and self._clock() - max(self._printed_at, began[phase]) > PLAIN_EVERY_S:
                 self._printed_at = self._clock()
                 _print(shown, f"{phase}: {done:,}{f' of {total:,}' if total else ''}{', ' if left else ''}{left}")
 
-        yield say
+        with contextlib.ExitStack() as opened:
+            yield show
 
     def claims(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Print the registered claims with their estimates, intervals, adjusted p, n and verdicts, then their remarks."""

@@ -1,17 +1,18 @@
 """Environment variables for devices and processes, read and set before jax is imported."""
 
 import contextlib
+import mmap
 import os
 import re
 import subprocess
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import read_bytes
 from tiejax.system.processors import cores
 from tiejax.system.visible import cut
-from tiejax.system.xla import has_flag
 
 # Flags that tiejax or its tests set, and that need no check by XLA, which takes seconds.
 KNOWN_FLAGS = (
@@ -21,7 +22,7 @@ KNOWN_FLAGS = (
     "--xla_force_host_platform_device_count",
     "--xla_gpu_deterministic_ops",
 )
-CPU_DEVICES = ("XLA_FLAGS", "--xla_force_host_platform_device_count"), ("JAX_NUM_CPU_DEVICES", "")
+DEVICES, DEVICES_FLAG = "JAX_NUM_CPU_DEVICES", "--xla_force_host_platform_device_count"
 MOST_CPU_DEVICES = 1024  # jax needs minutes to start 10,000
 PLATFORMS = ("JAX_PLATFORMS", "JAX_PLATFORM_NAME")
 
@@ -33,11 +34,25 @@ def one_device_a_core() -> None:
     short.
     """
     flags = " ".join(given_flags())
-    if "xla_force_host_platform_device_count" in flags or "JAX_NUM_CPU_DEVICES" in os.environ:
+    if DEVICES_FLAG in flags or DEVICES in os.environ:
         return
-    set_variable("JAX_NUM_CPU_DEVICES", cores())
+    set_variable(DEVICES, cores())
     if "xla_cpu_multi_thread_eigen" not in flags and has_flag("xla_cpu_multi_thread_eigen"):
         add_flags("--xla_cpu_multi_thread_eigen=false")
+
+
+def has_flag(name: str) -> bool:
+    """Return whether the library of jaxlib contains the name of a flag, such as `xla_cpu_multi_thread_eigen`.
+
+    XLA ends the process for a flag that it does not know. jax is not imported. False if the library is not found.
+    """
+    found = PathFinder.find_spec("jaxlib")
+    folder = Path(found.origin).parent if found and found.origin else Path()
+    for library in folder.glob("libjax_common*"):
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if content.find(name.encode() + b"\0") >= 0:
+                return True
+    return False
 
 
 def set_variable(name: str, value: int | float | str | bool) -> None:
@@ -85,7 +100,11 @@ def check_flags() -> None:
     XLA checks them in a separate process, which is only started for flags that are not in KNOWN_FLAGS, or that this jaxlib
     lacks. Numbers of CPU devices are checked here.
     """
-    _check_cpu_devices()
+    for flag, _, value in (word.partition("=") for word in given_flags()):
+        if flag == DEVICES_FLAG:
+            integer(f"XLA_FLAGS: {flag}", value, 1, MOST_CPU_DEVICES)
+    if DEVICES in os.environ:
+        integer(DEVICES, os.environ[DEVICES], 1, MOST_CPU_DEVICES)
     names = {flag: flag.partition("=")[0] for flag in given_flags()}
     flags = [flag for flag, name in names.items() if name not in KNOWN_FLAGS or not has_flag(name.removeprefix("--"))]
     if not flags:
@@ -98,14 +117,11 @@ def check_flags() -> None:
         raise BadInput(f"XLA_FLAGS: unknown to XLA or invalid: {cut(' '.join(unknown))}")
 
 
-def _check_cpu_devices() -> None:
-    """Raise BadInput unless the numbers of CPU devices in the environment, if any, can be started."""
-    by_flag, by_variable = (f"{variable}: {flag}".removesuffix(": ") for variable, flag in CPU_DEVICES)
-    given = [(by_flag, word.partition("=")[2]) for word in given_flags() if word.partition("=")[0] == CPU_DEVICES[0][1]]
-    given += [(by_variable, os.environ[by_variable])] if by_variable in os.environ else []
-    for name, value in given:
-        if not (re.fullmatch(r"[0-9]{1,9}", value) and 1 <= int(value) <= MOST_CPU_DEVICES):
-            raise BadInput(f"{name}: expected an integer from 1 to {MOST_CPU_DEVICES}, got '{cut(value)}'")
+def integer(name: str, value: str, least: int, most: int) -> int:
+    """Return the value of a variable; raises BadInput unless it is an integer from `least` to `most`."""
+    if re.fullmatch(r"[0-9]{1,19}", value) and least <= int(value) <= most:
+        return int(value)
+    raise BadInput(f"{name}: expected an integer from {least} to {most}, got '{cut(value)}'")
 
 
 def check_platforms() -> None:

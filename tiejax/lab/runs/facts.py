@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.runs.manifest import MOST_BYTES, digest_of_json
-from tiejax.lab.runs.writing import replace
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.system.files import read_own_file
+from tiejax.system.files import read_own_file, replace
 from tiejax.system.visible import cut
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scipy", "matplotlib")

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.run_directory import CONFIG, RunDirectory
+from tiejax.lab.runs.run_directory import CONFIG, REPORT, RunDirectory
 
 Page = Callable[[RunOnPage], str]
 
@@ -40,7 +40,8 @@ def write_outputs(
         pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
         run.add([picture.with_suffix(suffix) for _, picture in pictures for suffix in (".png", ".pdf")])
         yaml = (run.path / CONFIG).read_text()
-        report = run.write_report(page(RunOnPage(results, dataclasses.asdict(settings), yaml, run.environment, pictures)))
+        html = page(RunOnPage(results, dataclasses.asdict(settings), yaml, run.environment, pictures))
+        run.write(REPORT, html.encode())
     run.write_results(results)
     run.release()
-    return report
+    return run.path / REPORT

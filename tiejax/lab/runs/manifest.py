@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tiejax.lab.runs.writing import replace
-from tiejax.system.files import read_own_file, sha256
+from tiejax.system.files import read_own_file, replace, sha256
 from tiejax.system.visible import cut
 
 KIND = "run.json"

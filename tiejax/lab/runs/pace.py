@@ -1,25 +1,8 @@
 """The pace of a run, from which the time left is estimated."""
 
 from collections.abc import Hashable
-from typing import NamedTuple
 
-AGREEMENT = 4 / 3  # chunks agree if one takes at most a third longer than the other
-
-
-class _Chunk(NamedTuple):
-    """Units of work, and the seconds they took."""
-
-    units: float
-    seconds: float
-
-    def agrees(self, other: "_Chunk") -> bool:
-        """Return whether both take the same time per unit, within a third."""
-        fast, slow = sorted(each.seconds / each.units for each in (self, other))
-        return slow <= AGREEMENT * fast
-
-    def joined(self, other: "_Chunk") -> "_Chunk":
-        """Return both as one."""
-        return _Chunk(self.units + other.units, self.seconds + other.seconds)
+AGREEMENT = 4 / 3  # chunks agree if one takes at most a third longer per unit than the other
 
 
 class Pace:
@@ -29,8 +12,9 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._last: dict[Hashable, _Chunk | None] = {}
-        self._known: dict[Hashable, _Chunk] = {}
+        # Program -> units of work and the seconds they took: of the last chunk (if there is one), and of all since two agreed.
+        self._last: dict[Hashable, tuple[float, float] | None] = {}
+        self._known: dict[Hashable, tuple[float, float]] = {}
 
     def begin(self, program: Hashable) -> None:
         """Add a program, before it is compiled."""
@@ -40,12 +24,13 @@ class Pace:
         """Add a chunk of a program."""
         if not units or not seconds:
             return
-        chunk, before = _Chunk(units, seconds), self._last.get(program)
-        if program in self._known:
-            self._known[program] = self._known[program].joined(chunk)
-        elif before is not None and chunk.agrees(before):
-            self._known[program] = chunk.joined(before)
-        self._last[program] = chunk
+        since, before = self._known.get(program), self._last.get(program)
+        if since is None and before is not None:
+            fast, slow = sorted((seconds / units, before[1] / before[0]))
+            since = before if slow <= AGREEMENT * fast else None
+        if since is not None:
+            self._known[program] = since[0] + units, since[1] + seconds
+        self._last[program] = units, seconds
 
     def end(self, program: Hashable) -> None:
         """Forget a program that has ended before its pace was known."""
@@ -57,4 +42,5 @@ class Pace:
         """Seconds per unit over all programs, None unless the pace of every one is known."""
         if not self._known or self._known.keys() != self._last.keys():
             return None
-        return sum(each.seconds for each in self._known.values()) / sum(each.units for each in self._known.values())
+        units, seconds = map(sum, zip(*self._known.values(), strict=True))
+        return seconds / units

@@ -15,9 +15,10 @@ import jax
 import numpy as np
 
 from tiejax.lab.reporting.words import counted
+from tiejax.lab.runs.checkpoints import Part
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.train import Part, timing_of, train
+from tiejax.lab.runs.train import timing_of, train
 from tiejax.lab.settings.checks import seed_list
 from tiejax.lab.settings.shared import LookSettings
 from tiejax.training import cluster

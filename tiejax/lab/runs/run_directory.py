@@ -16,11 +16,10 @@ import numpy as np
 from tiejax.lab.runs import facts, manifest
 from tiejax.lab.runs.arrays import write_npz
 from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, has_length, is_as_written
-from tiejax.lab.runs.writing import replace, replace_with
 from tiejax.lab.settings import checks, yaml_text
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import Study
-from tiejax.system.files import sha256
+from tiejax.system.files import replace, replace_with, sha256
 from tiejax.system.visible import cut
 from tiejax.training.records import FOLDER as RECORDS
 
@@ -103,7 +102,7 @@ class RunDirectory:
             raise BadInput(f"--out {path}: contains files but no run; name a new directory")
         if state == "new" and resume:
             raise BadInput(f"--resume: no run in {path}; omit --resume to start one")
-        if state in ("unfinished", "finished") and not (resume or overwrite):
+        if state != "new" and not (resume or overwrite):
             try:
                 manifest.read(path)
             except NoManifest as reason:
@@ -111,10 +110,9 @@ class RunDirectory:
                     f"--out {path}: contains a run that can be neither resumed nor overwritten ({reason}); name another "
                     "directory"
                 ) from None
-        if state == "unfinished" and not (resume or overwrite):
+            if state == "finished":
+                raise BadInput(f"--out {path}: contains a finished run; name another directory, or --overwrite it")
             raise BadInput(f"--out {path}: contains an unfinished run; --resume continues it, --overwrite starts from scratch")
-        if state == "finished" and not (resume or overwrite):
-            raise BadInput(f"--out {path}: contains a finished run; name another directory, or --overwrite it")
         return state
 
     @classmethod
@@ -351,11 +349,6 @@ class RunDirectory:
         replace_with(path, lambda file: write_npz(file, arrays, compressed=not in_files, scratch=scratch))
         self.add([path])
 
-    def write_report(self, html: str) -> Path:
-        """Write report.html and return its path."""
-        self.write(REPORT, html.encode())
-        return self.path / REPORT
-
     def write_results(self, results: Mapping[str, Any]) -> None:
         """Write results.json, which marks the run as finished. The results must be `plain`: JSON has no NaN."""
         self.write(RESULTS, json.dumps({"format": RESULTS_FORMAT, **results}, indent=1, allow_nan=False).encode())
@@ -363,6 +356,23 @@ class RunDirectory:
     def release(self) -> None:
         """Unlock the directory."""
         self.lock.release()
+
+
+def check_contents(path: Path, overwrite: bool) -> None:
+    """Raise BadInput if an entry of a run directory has the name of a folder or file of a run, but is something else.
+
+    Otherwise the run would fail there, after it has trained. overwrite: whether the content will be removed, which is not
+    possible through links to folders. An unreadable directory is reported when it is read.
+    """
+    for name in (".lock", *CONTENTS):
+        entry = path / name
+        is_folder = "." not in name
+        if is_folder and os.path.lexists(entry) and not entry.is_dir():
+            raise BadInput(f"--out {path}: it contains {name}, which is not a folder; name another directory")
+        if not is_folder and os.path.exists(entry) and not entry.is_file():
+            raise BadInput(f"--out {path}: it contains {name}, which is not a file; name another directory")
+        if is_folder and overwrite and entry.is_symlink():
+            raise BadInput(f"--overwrite: {entry} is a link, whose target is not removed; remove the link")
 
 
 def _as_started(study: Study, path: Path, asked: dict[str, Any]) -> Manifest:

@@ -7,21 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tiejax.lab.runs.arrays import arrays_of, npz
-from tiejax.lab.runs.checkpoints import open_checkpoints
+from tiejax.lab.runs.checkpoints import matching_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.pace import Pace
-from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.run_directory import CHECKPOINTS, RunDirectory
 from tiejax.lab.runs.stop import Stopped
 from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.runs.train import timing_of
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.training import cluster
-from tiejax.training.checkpoint import CheckpointMismatch
+from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.loop import Trained, Training
 from tiejax.training.records import Records
 from tiejax.training.step import TrainState
+from tiejax.tying.errors import TieError
 
 Arrays = Mapping[str, np.ndarray]
 FINISHED = "finished"  # folder of the results of stages
@@ -138,11 +139,8 @@ class Stages:
 
         Raises Stopped after writing a checkpoint if the run is asked to stop, BadInput if a checkpoint does not match.
         """
-        checkpoints = None
-        if self._run is not None:
-            checkpoints = open_checkpoints(self._run, self._run.checkpoints / name, ensemble.ties, self._console.warn)
 
-        def work() -> Trained:
+        def work(checkpoints: Checkpoints | None) -> Trained:
             training = Training(ensemble, seeds, checkpoints, self._resume, conditions, start=start)
             arm_names = [f"{name}/{arm}" if arm else name for arm in arms]
 
@@ -165,13 +163,8 @@ class Stages:
                 self._show(label, name, chunk.step / ensemble.steps, seconds)
             return training.result()
 
-        try:
-            trained = cluster.or_die(work, expected=(BadInput, CheckpointMismatch))
-        except CheckpointMismatch as error:
-            raise BadInput(f"--resume: {error}") from None
-        finally:
-            if checkpoints is not None:
-                checkpoints.close()
+        with matching_checkpoints(self._run, f"{CHECKPOINTS}/{name}", ensemble.ties, self._console.warn) as checkpoints:
+            trained = cluster.or_die(lambda: work(checkpoints), expected=(BadInput, CheckpointMismatch, TieError))
         self.train_s += trained.train_s
         self.model_steps += trained.steps_here * len(seeds) * len(ensemble.arm_ties)
         if not trained.finished:

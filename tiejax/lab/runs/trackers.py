@@ -24,14 +24,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting.words import cells
+from tiejax.lab.reporting.finding import cells
 from tiejax.lab.runs.run_directory import EVENTS, TRACKER, RunDirectory
-from tiejax.lab.runs.writing import replace
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.system.files import replace
 from tiejax.system.visible import cut
 
 PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "aim": "aim"}
@@ -47,14 +47,14 @@ def check(name: str) -> None:
     """Import the package of a tracker; raises BadInput if that is not possible."""
     if name == "none":
         return
-    package = PACKAGES[name]
+    package, reason = PACKAGES[name], "is not installed"
     try:
-        module = importlib.import_module(package)
+        if importlib.import_module(package).__file__ is not None:
+            return
+        # Otherwise it is a folder of this name, such as the one in which wandb stores its runs.
     except ImportError as error:
-        reason = "is not installed" if error.name == package else f"cannot be imported ({cut(error)})"
-        raise BadInput(f"--tracker {name}: the package {package} {reason}: pip install {package}, or --tracker none") from None
-    if module.__file__ is None:  # a folder of this name, such as the one in which wandb stores its runs
-        raise BadInput(f"--tracker {name}: the package {package} is not installed: pip install {package}, or --tracker none")
+        reason = reason if error.name == package else f"cannot be imported ({cut(error)})"
+    raise BadInput(f"--tracker {name}: the package {package} {reason}: pip install {package}, or --tracker none")
 
 
 def series_name(*parts: str) -> str:
@@ -99,17 +99,8 @@ def points_of(
     return dict(sorted(points.items()))
 
 
-class _Sink(Protocol):
-    """A run of a tracker."""
-
-    def add(self, line: str, points: Points) -> None:
-        """Add the points of a line, whose steps are greater than all before, unless the run was resumed."""
-
-    def end(self, claims: Mapping[str, str]) -> None:
-        """Add the claims: id -> verdict and numbers."""
-
-    def close(self) -> None:
-        """Send everything, and close the run."""
+# Runs of trackers have the same methods: `add` takes the points of a line, whose steps are greater than all before unless
+# the run was resumed, `end` the claims, id -> verdict and numbers, and `close` sends everything.
 
 
 class _TensorBoard:
@@ -218,7 +209,7 @@ class _Aim:
         self._run.close()
 
 
-SINKS: Mapping[str, Callable[[RunDirectory, Mapping[str, Any]], _Sink]] = {
+SINKS: Mapping[str, Callable[[RunDirectory, Mapping[str, Any]], Any]] = {
     "tensorboard": _TensorBoard,
     "wandb": _Wandb,
     "aim": _Aim,
@@ -242,7 +233,8 @@ class Tracker:
     """
 
     def __init__(self, name: str = "none", warn: Callable[[str], None] = lambda line: None) -> None:
-        self._name, self._warn, self._sink = name, warn, None
+        self._name, self._warn = name, warn
+        self._sink: Any = None
         self._last: dict[str, int] = {}
         self._lock = threading.Lock()  # models of one run may train in several threads
 
@@ -281,9 +273,13 @@ class Tracker:
                 self._try(lambda: sink.add(line, new))
 
     def end(self, claims: Iterable[Mapping[str, Any]]) -> None:
-        """Add the rows of the claims, one line for each."""
+        """Add the rows of the claims, one line for each: its verdict and its numbers."""
         if (sink := self._sink) is not None:
-            self._try(lambda: sink.end({row["id"]: words_of(row) for row in claims}))
+            lines = {}
+            for row in claims:
+                estimate, interval, *_, seeds = cells(row)
+                lines[row["id"]] = f"{row['verdict']} ({estimate}, 95 % interval {interval}, n = {seeds})"
+            self._try(lambda: sink.end(lines))
 
     def __enter__(self) -> "Tracker":
         return self
@@ -292,9 +288,3 @@ class Tracker:
         if (sink := self._sink) is not None:
             self._try(sink.close)
             self._sink = None
-
-
-def words_of(row: Mapping[str, Any]) -> str:
-    """Return the verdict of a claim and its numbers in one line."""
-    estimate, interval, *_, seeds = cells(row)
-    return f"{row['verdict']} ({estimate}, 95 % interval {interval}, n = {seeds})"

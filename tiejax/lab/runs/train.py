@@ -1,17 +1,15 @@
 """Training of an ensemble in a run directory, with checkpoints, progress on the console and timing."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 
 from tiejax.lab.reporting.words import counted
-from tiejax.lab.runs.checkpoints import open_checkpoints
+from tiejax.lab.runs.checkpoints import Part, matching_checkpoints
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.jax_configuration import fix_jax_configuration, other_flags
+from tiejax.lab.runs.environment import KNOWN_FLAGS, given_flags
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.pace import Pace
-from tiejax.lab.runs.run_directory import CHECKPOINTS
 from tiejax.lab.runs.stop import stop_flag
 from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.settings.command_line import BadInput
@@ -22,6 +20,19 @@ from tiejax.training.ensemble import Ensemble
 from tiejax.training.loop import Trained, Training
 from tiejax.training.records import Records
 from tiejax.tying.errors import TieError
+
+# The environment can change each of these by a variable of the same name in capitals.
+FIXED = {
+    "jax_default_matmul_precision": "highest",
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_disable_jit": False,
+    "jax_enable_x64": False,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_random_seed_offset": 0,
+    "jax_softmax_custom_jvp": False,
+    "jax_threefry_partitionable": True,
+}
+UNSET = None  # what jax has for the precision of products unless the environment sets it
 
 
 def begin(launched: Launched, console: Console, claims: int = 1) -> Callable[[], bool]:
@@ -40,6 +51,21 @@ def begin(launched: Launched, console: Console, claims: int = 1) -> Callable[[],
         tested = f"any of {claims} claims that are tested together" if claims > 1 else "any claim"
         console.warn(f"--seeds: {counted(seeds, 'seed')} cannot decide {tested}; that takes at least {needed}")
     return stop
+
+
+def fix_jax_configuration(console: Console) -> None:
+    """Set the configuration of jax that decides numbers; warn where the environment asks for something else."""
+    for name, value in FIXED.items():
+        given = getattr(jax.config, name)
+        given = getattr(given, "value", given)  # of an enumeration
+        if given not in (value, UNSET):
+            console.warn(f"{name.upper()} is {given}; a run always uses {value}")
+        jax.config.update(name, value)
+
+
+def other_flags() -> list[str]:
+    """Return the flags of XLA that may decide numbers: those that neither tiejax sets nor the number of devices needs."""
+    return sorted(flag for flag in given_flags() if flag.partition("=")[0] not in KNOWN_FLAGS)
 
 
 def warn_of_deadlock(devices: int, console: Console) -> None:
@@ -65,22 +91,6 @@ def write_environment(launched: Launched) -> None:
         launched.run.write_environment(devices, launched.command, other_flags())
 
 
-class Part(NamedTuple):
-    """The part of a run's seeds that is trained; by default all of them.
-
-    number: from 0. label: its name on the console. later: cost of the parts that may follow, in units of this part's.
-    """
-
-    number: int = 0
-    label: str = ""
-    later: float = 0.0
-
-    @property
-    def folder(self) -> str:
-        """The folder of its checkpoints in the run directory."""
-        return f"{CHECKPOINTS}/part-{self.number + 1}" if self.number else CHECKPOINTS
-
-
 def train(
     ensemble: Ensemble,
     seeds: Sequence[int],
@@ -100,10 +110,6 @@ def train(
     tracker shows (see `points_of`), called with the records of the checkpoint, then with those of every chunk. conditions,
     records_on_disk: see `training.train`. part: the part of the run's seeds.
     """
-    checkpoints: Checkpoints | None = None
-    if launched.run is not None:
-        folder = launched.run.path / part.folder
-        checkpoints = open_checkpoints(launched.run, folder, ensemble.ties, console.warn, part.number)
     prefix = f"{part.label}: " if part.label else ""
     line = f"part-{part.number + 1}" if part.number else ""
     names = [f"{arm}/{line}" if line else arm for arm in arms]
@@ -113,7 +119,7 @@ def train(
         if launched.tracker.tracks:
             launched.tracker.add(line, points_of(tracked(records), names, seeds, conditions))
 
-    def work() -> Trained:
+    def work(checkpoints: Checkpoints | None) -> Trained:
         training = Training(ensemble, seeds, checkpoints, launched.switches["resume"], conditions, records_on_disk)
         if training.resumed:
             console.say(f"{prefix}resuming at step {min(training.first, ensemble.steps)} of {ensemble.steps}")
@@ -137,13 +143,9 @@ def train(
             console.progress(chunk.step, ensemble.steps, each and 1 / each, models, part.label, part.later)
         return training.result()
 
-    try:
-        with console:
-            trained = cluster.or_die(work, expected=(BadInput, CheckpointMismatch, TieError))
-    except (CheckpointMismatch, TieError) as error:
-        raise BadInput(f"--resume: {error}") from None
-    if checkpoints is not None:
-        checkpoints.close()
+    opened = matching_checkpoints(launched.run, part.folder, ensemble.ties, console.warn, part.number)
+    with opened as checkpoints, console:
+        trained = cluster.or_die(lambda: work(checkpoints), expected=(BadInput, CheckpointMismatch, TieError))
     if not trained.finished:
         console.result(f"{prefix}stopped at step {int(trained.members.cursor):,}; continue with the same command and --resume")
     return trained

@@ -166,14 +166,6 @@ def check_held_out(config: Any) -> None:
             raise BadInput(f"--{missing}: required with --{other}; with neither, --corpus is split 80/10/10")
 
 
-def check_schedule(config: Any) -> None:
-    """Check that the minimum learning rate of a cosine is not above the maximum."""
-    if config.schedule == "cosine" and config.minimum_learning_rate > config.learning_rate:
-        raise BadInput(
-            f"--minimum_learning_rate: {config.minimum_learning_rate} is above --learning_rate {config.learning_rate}"
-        )
-
-
 def check_untie_at(config: Any) -> None:
     """Check `untie_at`: integers are steps of the run, floats are fractions of it."""
     values = config.untie_at

@@ -28,8 +28,7 @@ import jsonargparse
 
 from tiejax.lab.settings import named_configs, yaml_text
 from tiejax.lab.settings.yaml_text import NotYaml
-from tiejax.system.file_names import naming_file
-from tiejax.system.files import read_bytes
+from tiejax.system.files import naming_file, read_bytes
 from tiejax.system.visible import cut, visible_line, visible_lines
 
 # The mode in which jsonargparse reads values and prints a configuration.
@@ -44,7 +43,6 @@ MOST_SEEDS = 10**6
 RANGE = re.compile(r"(\d{1,10})-(\d{1,10})")  # of seeds, inclusive
 JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 OPTION = re.compile(r"-(?!\.?\d)")  # beginning of a word that is no value
-CLOUD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 Config = TypeVar("Config")
 
@@ -118,8 +116,7 @@ def parse(
     except jsonargparse.ArgumentError as error:
         raise BadInput(_explain(str(error), config_class, command)) from None
     chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
-    paths = ((name, reason) for name, value in chosen.items() if (reason := _path_fault(value)))
-    if fault := yaml_text.first_fault(chosen) or next(paths, None):
+    if fault := yaml_text.first_fault(chosen):
         raise BadInput(f"{'' if fault[0] in command.positional else '--'}{fault[0]}: {fault[1]}")
     if isinstance(chosen.get("out"), str):  # `~` that no shell has expanded, as in a file or after `=`
         chosen["out"] = os.path.expanduser(chosen["out"])
@@ -330,19 +327,9 @@ def _seed_range(value: str, option: str) -> list[int] | None:
     return list(range(first, last + 1))
 
 
-def _path_fault(value: Any) -> str | None:
-    """Return the error message for a value that contains a URL, or the home of an unknown user, instead of a path, or None."""
-    if isinstance(value, str) and CLOUD.match(value):
-        return f"expected a path on this machine, got {cut(value)}; copy it here, or mount it"
-    if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value) == value:
-        return f"expected a path on this machine, got {cut(value)}: the home directory of that user is not known"
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next(filter(None, map(_path_fault, parts)), None)
-
-
 def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser, command: CommandLine) -> dict[str, Any]:
-    if reason := _path_fault(file):
-        raise BadInput(f"--config: {reason}")
+    if fault := yaml_text.first_fault({"file": file}):
+        raise BadInput(f"--config: {fault[1]}")
     try:
         found = named_configs.find(file)
         if found is None:

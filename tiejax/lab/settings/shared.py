@@ -265,7 +265,9 @@ class ScheduleSettings(AdamSettings):
         super().check()
         checks.check_not_negative(self, ("minimum_learning_rate", "eps"))
         checks.check_counts(self, ("half_period",))
-        checks.check_schedule(self)
+        if self.schedule == "cosine" and self.minimum_learning_rate > self.learning_rate:
+            above = f"{self.minimum_learning_rate} is above --learning_rate {self.learning_rate}"
+            raise BadInput(f"--minimum_learning_rate: {above}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tiejax.lab.settings.command_line import MOST_SEEDS, BadInput
-from tiejax.system.memory import address_space, machine_memory
+from tiejax.system.memory import address_space, machine_memory, size_words
 from tiejax.system.visible import cut
 
-UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 FLOAT = INDEX = 4  # bytes of a float32 and of an int32
 ADDRESS_SPACE = 2_250_000_000  # of a small run with jax 0.10 on Linux: it ends with 2.5 GB, and is aborted with 2.0 GB
 MOMENTS = 2  # of Adam, for each parameter
@@ -110,7 +109,7 @@ class Need(NamedTuple):
             zip(self.memory, ("models and optimizers", "records", "batches", "gradients and activations"), strict=True)
         )
         parts = sorted(self.memory.items(), key=lambda part: -part[1])
-        return ", ".join(f"{names[name]} {in_units(size)}" for name, size in parts if size * 100 >= self.total)
+        return ", ".join(f"{names[name]} {size_words(size)}" for name, size in parts if size * 100 >= self.total)
 
 
 def records_of(steps: int, every: int) -> int:
@@ -165,7 +164,7 @@ def check_memory(settings: Any, whole: Need, flags: Flags, memory: int | None = 
     largest = sorted(need.memory, key=lambda purpose: -need.memory[purpose])
     named = _named(settings, [flag for purpose in largest if 4 * need.memory[purpose] >= need.total for flag in flags[purpose]])
     raise BadInput(
-        f"{named}: the run needs at least {in_units(need.total)} ({need.in_words()}), this machine has {in_units(memory)}"
+        f"{named}: the run needs at least {size_words(need.total)} ({need.in_words()}), this machine has {size_words(memory)}"
     )
 
 
@@ -174,7 +173,7 @@ def check_address_space() -> None:
     limit = address_space()
     if limit is not None and limit < ADDRESS_SPACE:
         raise BadInput(
-            f"ulimit -v: jax needs an address space of {in_units(ADDRESS_SPACE)}, this process may use {in_units(limit)}; "
+            f"ulimit -v: jax needs an address space of {size_words(ADDRESS_SPACE)}, this process may use {size_words(limit)}; "
             "raise the limit, or limit the memory by a control group"
         )
 
@@ -190,8 +189,8 @@ def check_disk(settings: Any, needed: int, flags: Flags, out: Path, existing: Se
     free = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in existing)
     if needed > free:
         raise BadInput(
-            f"{_named(settings, flags['disk'])}: the records of the run need {in_units(needed)} on the disk of --out {out}, "
-            f"which has {in_units(free)} free"
+            f"{_named(settings, flags['disk'])}: the records of the run need {size_words(needed)} on the disk of --out {out}, "
+            f"which has {size_words(free)} free"
         )
 
 
@@ -208,14 +207,6 @@ def _is_far(value: Any, default: Any) -> bool:
     if isinstance(value, int) and isinstance(default, int):
         return max(value, default) >= 4 * min(value, default)
     return bool(value != default)
-
-
-def in_units(size: int) -> str:
-    """Return a number of bytes as text, in the largest unit from bytes to EiB that is not larger than it."""
-    if size == 1:
-        return "1 byte"
-    power = min(max(size.bit_length() - 1, 0) // 10, len(UNITS) - 1)
-    return f"{size / 2 ** (10 * power):,.{2 if power else 0}f} {UNITS[power]}"
 
 
 def accelerated() -> bool:

@@ -5,6 +5,7 @@ YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), in which these are 10 a
 """
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from tiejax.system.visible import cut, visible, visible_lines
 DEEPEST = 32
 LARGEST = 2**63  # in JSON, numpy and the files of a run
 PREFIX = "tag:yaml.org,2002:"
+CLOUD = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 # Plain scalars that are not text: pattern and possible first characters.
 SCALARS = {
     "null": (r"~|null|Null|NULL|", "~nN"),
@@ -157,7 +159,7 @@ def dump_line(values: Any) -> str:
 def first_fault(values: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the name of the first value that is not allowed as a setting and why, or None.
 
-    Not allowed are text that is invalid in file names, and integers beyond 64 bits.
+    Not allowed are text that is invalid in file names, or names a file on another machine, and integers beyond 64 bits.
     """
     return next(((name, why) for name, value in values.items() if (why := _fault(value))), None)
 
@@ -169,12 +171,17 @@ def _fault(value: Any) -> str | None:
         return next((why for item in value if (why := _fault(item))), None)
     if isinstance(value, int) and not -LARGEST <= value < LARGEST:
         return "contains an integer of more than 64 bits"
-    if isinstance(value, str) and "\0" in value:
+    if not isinstance(value, str):
+        return None
+    if "\0" in value:
         return "contains a NUL character"
-    if isinstance(value, str):
-        try:
-            # File names need not be UTF-8; Python represents their bytes by surrogates.
-            value.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            return "contains a lone surrogate, half of a character"
+    if CLOUD.match(value):
+        return f"expected a path on this machine, got {cut(value)}; copy it here, or mount it"
+    if value.startswith("~") and os.path.expanduser(value) == value:
+        return f"expected a path on this machine, got {cut(value)}: the home directory of that user is not known"
+    try:
+        # File names need not be UTF-8; Python represents their bytes by surrogates.
+        value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return "contains a lone surrogate, half of a character"
     return None

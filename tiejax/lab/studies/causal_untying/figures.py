@@ -12,8 +12,19 @@ from tiejax.lab.comparison.figures import colours as colours_of
 from tiejax.lab.comparison.figures import over_seeds, plot_course, plot_rows, plot_uses
 from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.comparison.training import Arrays
-from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    YELLOW,
+    Plot,
+    grid,
+    legend_below,
+    new_figure,
+    thousands,
+)
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import MARGIN, curve, gaps, rank_words
 from tiejax.lab.studies.causal_untying.natural import LISTS

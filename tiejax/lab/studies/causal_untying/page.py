@@ -9,9 +9,17 @@ import numpy as np
 
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import corpus_words, edge_notes, excluded_notes, rates_numbers, reproduction, timing_words
+from tiejax.lab.reporting.sections import (
+    corpus_words,
+    edge_notes,
+    excluded_notes,
+    looks_table,
+    parts_words,
+    rates_numbers,
+    reproduction,
+    timing_words,
+)
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import PLAIN, PLANTED, SECONDARY
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.finding import EARLIER, is_current, opening
+from tiejax.lab.reporting.figures import Plot
+from tiejax.lab.reporting.finding import EARLIER, about, is_current, opening
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import reproduction
-from tiejax.lab.reporting.words import about, counted, interval_words, number
+from tiejax.lab.reporting.words import counted, interval_words, number
 from tiejax.system.visible import visible
 
 DECIDED = frozenset({"supported", "contradicted"})

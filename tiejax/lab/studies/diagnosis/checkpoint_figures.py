@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from tiejax.geometry.ranks import Bands, bands_by_rank
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import Plot
 
 COLOURS = {"input": figures.BLUE, "output": figures.GREEN, "both": figures.ORANGE}
 MAPPED = {

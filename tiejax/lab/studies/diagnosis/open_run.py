@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from tiejax.lab.runs.checkpoints import restored, restored_parts
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import Manifest, damaged
-from tiejax.lab.runs.restored import restored, restored_parts
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.diagnosis.probes import LONGEST, Probes, exor_probes, text_probes
 from tiejax.lab.studies.diagnosis.settings import Settings, settings_of_run

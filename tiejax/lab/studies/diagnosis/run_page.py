@@ -9,8 +9,8 @@ import numpy as np
 from tiejax.geometry.equivalence import THRESHOLD
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import count_true, number
 from tiejax.lab.studies.diagnosis.run import MEASURES

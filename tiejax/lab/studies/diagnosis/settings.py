@@ -8,7 +8,7 @@ from typing import Any
 from tiejax.checkpoints.diagnose.options import Options
 from tiejax.lab.runs import manifest
 from tiejax.lab.runs.manifest import KIND
-from tiejax.lab.runs.reopen import reopened
+from tiejax.lab.runs.resume import reopened
 from tiejax.lab.runs.run_directory import CHECKPOINTS, CONFIG
 from tiejax.lab.settings import checks, command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine

@@ -10,8 +10,8 @@ from tiejax.checkpoints.diagnose.checkpoint import diagnose_checkpoint
 from tiejax.checkpoints.diagnose.verdict import verdict
 from tiejax.checkpoints.hub import reading
 from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.runs.checkpoints import quiet_libraries
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import write_outputs

@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, SERIES
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, SERIES, Plot
 from tiejax.lab.studies.embedding_coupling.claims import roles_of
 from tiejax.lab.studies.embedding_coupling.encoders import STARTS
 from tiejax.lab.studies.embedding_coupling.summary import score

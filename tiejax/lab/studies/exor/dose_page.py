@@ -8,11 +8,10 @@ from matplotlib.axes import Axes
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.looks import looks_table
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.plot import Plot
-from tiejax.lab.reporting.sections import reproduction
+from tiejax.lab.reporting.sections import looks_table, reproduction
 from tiejax.lab.reporting.words import count_true
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED
 from tiejax.lab.studies.exor.dose_response import Responses

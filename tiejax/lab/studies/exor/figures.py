@@ -7,8 +7,7 @@ import matplotlib as mpl
 import numpy as np
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import PANELS, Plot, plot_three_panels, plot_three_panels_published
 from tiejax.lab.reporting.uses import plot_uses
 from tiejax.lab.studies.exor.plateaus import NONE, Level, assign
 from tiejax.lab.studies.exor.task import EXor

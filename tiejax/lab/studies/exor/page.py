@@ -7,14 +7,15 @@ import numpy as np
 
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.looks import looks_table, parts_words
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import (
     arrays_in_words,
     decimal,
     diverged_words,
+    looks_table,
     medians_table,
     model_words,
+    parts_words,
     reproduction,
     timing_words,
     training_words,

@@ -7,9 +7,9 @@ import numpy as np
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import rates_table, reproduction
 from tiejax.lab.reporting.words import count_true, number
 from tiejax.lab.studies.exor.page import described

@@ -15,14 +15,13 @@ import jax
 import numpy as np
 
 from tiejax.lab.reporting.words import counted
-from tiejax.lab.runs import contents
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched, prepare, reserve
 from tiejax.lab.runs.parts import InSeries, value_of_first
 from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
 from tiejax.lab.runs.resume import Request
-from tiejax.lab.runs.run_directory import CONFIG, RESULTS, RunDirectory
+from tiejax.lab.runs.run_directory import CONFIG, RESULTS, RunDirectory, check_contents
 from tiejax.lab.runs.train import begin, write_environment
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor import best_rates, study, variants_page
@@ -117,7 +116,7 @@ def empty(runs: Sequence[Settings]) -> None:
     for own in runs:
         out = Path(own.out or "")
         if RunDirectory.state(out) != "new":
-            contents.check(out, overwrite=True)
+            check_contents(out, overwrite=True)
             RunDirectory.check_study(out, STUDY.name, "overwrite")
             RunDirectory.reserve(STUDY, own, resume=False, overwrite=True).release()
 
@@ -147,7 +146,7 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
     out = Path(own.out or "")
     begun = value_of_first(lambda: RunDirectory.state(out) != "new")
     if launched.first:
-        contents.check(out, overwrite=False)
+        check_contents(out, overwrite=False)
         if (out / CONFIG).exists():
             RunDirectory.check_study(out, STUDY.name, "resume")
     switches = launched.switches | {"resume": begun, "overwrite": False}

@@ -13,8 +13,19 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from tiejax.lab.reporting.figures import BLUE, GREEN, ORANGE, PURPLE, SKY, YELLOW, grid, legend_below, new_figure, thousands
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    YELLOW,
+    Plot,
+    grid,
+    legend_below,
+    new_figure,
+    thousands,
+)
 from tiejax.lab.studies.layer_tying.analysis import Metrics
 
 METHOD_COLOURS = {"untied": "black", "agent": ORANGE, "random-agent": PURPLE, "random-map": SKY, "found-map": GREEN}

@@ -10,9 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.figures import Curves
-from tiejax.lab.reporting.panels import PANELS, plot_three_panels, plot_three_panels_published
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import PANELS, Curves, Plot, plot_three_panels, plot_three_panels_published
 from tiejax.lab.reporting.uses import plot_uses
 from tiejax.lab.studies.text_mlm.claims import TABLE_NAMES, untied_and_tied
 from tiejax.lab.studies.text_mlm.settings import EQUAL

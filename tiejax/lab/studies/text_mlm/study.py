@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tiejax.lab.reporting.plot import Plot
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console

@@ -7,8 +7,8 @@ import numpy as np
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.plot import Plot
 from tiejax.lab.reporting.sections import model_words, reproduction
 from tiejax.lab.reporting.words import counted, number
 from tiejax.statistics.arms import ARMS

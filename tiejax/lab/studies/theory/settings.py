@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tiejax.lab.runs import manifest
-from tiejax.lab.runs.reopen import reopened
+from tiejax.lab.runs.resume import reopened
 from tiejax.lab.settings import checks, command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.study import Study

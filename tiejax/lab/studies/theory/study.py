@@ -8,11 +8,10 @@ import numpy as np
 
 from tiejax import models, tying
 from tiejax.geometry.distances import group_pairs
-from tiejax.lab.runs.checkpoints import quiet_libraries
+from tiejax.lab.runs.checkpoints import quiet_libraries, restored_parts
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.restored import restored_parts
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.engines import Engine

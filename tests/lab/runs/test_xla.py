@@ -3,7 +3,7 @@
 import pytest
 from processes import end, start_python
 
-from tiejax.system.xla import has_flag
+from tiejax.lab.runs.environment import has_flag
 
 
 @pytest.mark.parametrize("name", ["xla_cpu_multi_thread_eigen", "xla_gpu_deterministic_ops", "xla_no_such_flag"])
