@@ -1,6 +1,5 @@
 """Tokenizers from files, the hub or training; their vocabularies; and long texts split into parts for encoding."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -16,6 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from tiejax.system.files import check_file, read_bytes
 from tiejax.system.visible import cut
+from tiejax.text.character_map import check_maps
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.hub_answers import InvalidAnswer, checked_answers
 from tiejax.text.network import reachable
@@ -113,29 +113,23 @@ def encoded(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], offsets: bool
     Raises CorpusError if a text cannot be encoded, such as a word without tokens if the vocabulary has no unknown token.
     """
     encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
-    with _errors_of_library("tokenizer: a text cannot be encoded"):
-        found: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
-    return found
-
-
-@contextlib.contextmanager
-def _errors_of_library(what: str) -> Iterator[None]:
-    """Turn what the tokenizers library raises into a CorpusError whose message begins with `what`.
-
-    It raises plain Exception, and PanicException, which is none, for a damaged character map of SentencePiece.
-    """
     try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise CorpusError(f"{what}: {first_line(error)}") from None
+        found: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
+    # The library raises plain Exception.
+    except Exception as error:
+        raise CorpusError(f"tokenizer: a text cannot be encoded: {first_line(error)}") from None
+    return found
 
 
 def _from_json(path: Path, name: str) -> tokenizers.Tokenizer:
     content = read_bytes(path)
-    with _errors_of_library(f"tokenizer {name}: invalid tokenizer.json"):
-        return tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+    try:
+        text = content.decode("utf-8")
+        check_maps(text)
+        return tokenizers.Tokenizer.from_str(text)
+    # The parser of the tokenizers library raises plain Exception.
+    except Exception as error:
+        raise CorpusError(f"tokenizer {name}: invalid tokenizer.json: {first_line(error)}") from None
 
 
 def _from_folder(path: Path, name: str) -> tokenizers.Tokenizer:
@@ -173,20 +167,27 @@ def _from_lines(path: Path, name: str) -> tokenizers.Tokenizer:
 
 
 def _from_hub(name: str) -> tokenizers.Tokenizer:
-    where = constants.ENDPOINT.split("//")[-1]
-    reasons = (  # the first that fits counts
-        (errors.LocalEntryNotFoundError, f"no such file, and {where} does not answer; check the path or the network"),
-        (errors.HFValidationError, "no such file, and not a valid name on the hub"),
-        (errors.RepositoryNotFoundError, "no such file, and no such model on the hub"),
-        (errors.EntryNotFoundError, "the model on the hub has no tokenizer.json; download its vocab.txt and name that file"),
-    )
     online = not constants.HF_HUB_OFFLINE and reachable(constants.ENDPOINT)
     try:
         with checked_answers():
             file = Path(hf_hub_download(name, "tokenizer.json", local_files_only=not online))
-    except (errors.HFValidationError, errors.EntryNotFoundError, errors.HfHubHTTPError, InvalidAnswer) as error:
-        why = next((words for kind, words in reasons if isinstance(error, kind)), first_line(error))
-        raise CorpusError(f"tokenizer {name}: {why}") from None
+    except errors.LocalEntryNotFoundError:
+        where = constants.ENDPOINT.split("//")[-1]
+        raise CorpusError(
+            f"tokenizer {name}: no such file, and {where} does not answer; check the path or the network"
+        ) from None
+    except errors.HFValidationError:
+        raise CorpusError(f"tokenizer {name}: no such file, and not a valid name on the hub") from None
+    except errors.RepositoryNotFoundError:
+        raise CorpusError(f"tokenizer {name}: no such file, and no such model on the hub") from None
+    except errors.EntryNotFoundError:
+        raise CorpusError(
+            f"tokenizer {name}: the model on the hub has no tokenizer.json; download its vocab.txt and name that file"
+        ) from None
+    except errors.HfHubHTTPError as error:
+        raise CorpusError(f"tokenizer {name}: the hub refused the request: {first_line(error)}") from None
+    except InvalidAnswer as error:
+        raise CorpusError(f"tokenizer {name}: {error}") from None
     return _from_json(file, name)
 
 
@@ -234,10 +235,13 @@ def train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int) -> tokeni
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL), unk_token=SPECIAL[1], show_progress=False
     )
-    # The trainer expects one sentence at a time: from whole texts, it would learn only the longest words.
-    lines = (line for text in texts() for line in _without_long_tails(text).split("\n") if line)
-    with _errors_of_library(f"vocab_size {vocab_size}: training failed"):
-        tokenizer.train_from_iterator(lines, trainer)
+    try:
+        # The trainer expects one sentence at a time: from whole texts, it would learn only the longest words.
+        tokenizer.train_from_iterator(
+            (line for text in texts() for line in _without_long_tails(text).split("\n") if line), trainer
+        )
+    except Exception as error:  # the library raises plain Exception
+        raise CorpusError(f"vocab_size {vocab_size}: training failed: {first_line(error)}") from None
     _check_size(tokenizer, vocab_size)
     # The library does not restore the last digits of the scores that it writes, so round them to be equal after reloading.
     content = json.loads(tokenizer.to_str())
