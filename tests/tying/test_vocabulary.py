@@ -100,6 +100,16 @@ def test_states_that_cannot_be_resized():
         resize_state(flat, flat.init(stored), stored, view(stored, TIE))
 
 
+def test_an_error_of_the_optimizer_itself_is_not_taken_for_one_about_ties():
+    def init(params):
+        raise KeyError("no such group")
+
+    stored = store(full(), TIE)
+    adam = optax.adam(RATE)
+    with pytest.raises(KeyError, match="no such group"):
+        resize_state(optax.GradientTransformation(init, adam.update), adam.init(stored), stored, resized(stored, 6))
+
+
 @pytest.mark.slow
 def test_frozen_rows():
     """The recipe of docs/tying.md, against a model whose table is a constant part and a trained part."""

@@ -171,6 +171,8 @@ def shapes_of_init(optimizer: Optimizer, params: PyTree, are_stored: bool = True
     try:
         return jax.eval_shape(optimizer.init, params)
     except Exception as error:  # whatever an optimizer raises
+        if are_stored and not isinstance(error, AttributeError | TypeError | ValueError):
+            raise  # not because of a missing leaf
         if are_stored:
             what = "stored parameters, which have None in place of a target"
             advice = "use switched ties (untie_switched, retie_switched), or another optimizer"

@@ -10,11 +10,13 @@ import re
 import shutil
 import signal
 
+import filelock
 import numpy as np
 import pytest
 from damage import flip_a_bit_that_matters, largest, steps
 from processes import assert_refused, command_here, end, run_here, start, tree, wait_until
 
+from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY
 
@@ -118,6 +120,17 @@ def test_a_run_killed_while_it_writes_its_report(tmp_path, uninterrupted):
     (out / "report.html").unlink()
     (out / "metrics.npz").write_bytes(b"half of it")
     resume(out)
+    assert_same_result(out, uninterrupted)
+
+
+def test_a_damaged_figure_that_is_no_longer_drawn_leaves_the_run(tmp_path, uninterrupted):
+    """As in a run of an earlier version: it is not written again, and the run is whole without it."""
+    out, old = shutil.copytree(uninterrupted, tmp_path / "run"), "figures/old.png"
+    RunDirectory(out, filelock.FileLock(tmp_path / "lock"), RunDirectory.opened(out)).write(old, b"a figure")
+    (out / old).write_bytes(b"half")
+    assert f"warning: damaged or missing, to be written again: {old} in {out}" in resume(out)
+    assert not (out / old).exists()
+    assert RunDirectory.damage(out) == []
     assert_same_result(out, uninterrupted)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import typing
+from pathlib import Path
 
 import pytest
 import yaml
@@ -191,6 +192,31 @@ def test_values_are_appended_to_those_of_a_file(tmp_path):
     file.write_text("corpus: [a]\nseeds: [3]\n")
     given, _ = parse(study.settings, study.command, ["--config", str(file), "--corpus+=010", "--seeds+=[5,7]"])
     assert (given.corpus, given.seeds) == (["a", "010"], [3, 5, 7])
+
+
+def test_a_path_on_another_machine_in_a_file_may_be_overridden(tmp_path):
+    study, file = COMMANDS["text_mlm"], tmp_path / "c.yaml"
+    file.write_text("corpus: [s3://bucket/x]\n")
+    argv = ["--config", str(file)]
+    with pytest.raises(BadInput, match=r"^--corpus: expected a path on this machine, got s3://bucket/x"):
+        parse(study.settings, study.command, argv)
+    given, _ = parse(study.settings, study.command, [*argv, "--corpus", "[a.txt]"])
+    assert given.corpus == ["a.txt"]
+
+
+@pytest.mark.parametrize("name", ["causal_untying", "embedding_coupling", "layer_tying", "text_mlm"])
+def test_a_folder_for_data_needs_no_home(name, monkeypatch):
+    """As in a container whose user has no entry among the users."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    study = importlib.import_module(f"tiejax.lab.studies.{name}.settings").STUDY
+    assert study.settings(data_dir="/data").resolved().data_dir == "/data"
+    with pytest.raises(BadInput, match=r"^--data_dir: this user has no home directory; name a folder"):
+        study.settings().resolved()
 
 
 def test_text_of_a_file_is_what_was_written(tmp_path):

@@ -38,7 +38,11 @@ def write_outputs(
     """
     with console.stage("figures"):
         pictures = [(plot.caption, figures.save(plot.figure, run.figures, plot.name)) for plot in plots]
-        run.add([picture.with_suffix(suffix) for _, picture in pictures for suffix in (".png", ".pdf")])
+        written = [picture.with_suffix(suffix) for _, picture in pictures for suffix in (".png", ".pdf")]
+        run.add(written)
+        for file in set(run.manifest.files) - {str(path.relative_to(run.path)) for path in written}:
+            if file.startswith(f"{run.figures.name}/"):  # of an earlier version, or of fewer seeds
+                run.drop(file)
         yaml = (run.path / CONFIG).read_text()
         html = page(RunOnPage(results, dataclasses.asdict(settings), yaml, run.environment, pictures))
         run.write(REPORT, html.encode())

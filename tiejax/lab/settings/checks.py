@@ -14,7 +14,10 @@ from tiejax.system.visible import cut
 
 def default_data_dir() -> str:
     """Return the default folder for prepared text: `tiejax` in the user's cache."""
-    return str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiejax")
+    try:
+        return str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiejax")
+    except RuntimeError:
+        raise BadInput("--data_dir: this user has no home directory; name a folder for prepared text") from None
 
 
 def seed_list(seeds: int | list[int]) -> list[int]:

@@ -116,7 +116,7 @@ def parse(
     except jsonargparse.ArgumentError as error:
         raise BadInput(_explain(str(error), config_class, command)) from None
     chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
-    if fault := yaml_text.first_fault(chosen):
+    if fault := yaml_text.first_fault(chosen) or yaml_text.first_fault_of_paths(chosen):
         raise BadInput(f"{'' if fault[0] in command.positional else '--'}{fault[0]}: {fault[1]}")
     if isinstance(chosen.get("out"), str):  # `~` that no shell has expanded, as in a file or after `=`
         chosen["out"] = os.path.expanduser(chosen["out"])
@@ -328,7 +328,7 @@ def _seed_range(value: str, option: str) -> list[int] | None:
 
 
 def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser, command: CommandLine) -> dict[str, Any]:
-    if fault := yaml_text.first_fault({"file": file}):
+    if fault := yaml_text.first_fault_of_paths({"file": file}):
         raise BadInput(f"--config: {fault[1]}")
     try:
         found = named_configs.find(file)

@@ -7,7 +7,7 @@ YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), in which these are 10 a
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -159,26 +159,40 @@ def dump_line(values: Any) -> str:
 def first_fault(values: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the name of the first value that is not allowed as a setting and why, or None.
 
-    Not allowed are text that is invalid in file names, or names a file on another machine, and integers beyond 64 bits.
+    Not allowed are text that is invalid in file names, and integers beyond 64 bits.
     """
-    return next(((name, why) for name, value in values.items() if (why := _fault(value))), None)
+    return next(((name, why) for name, value in values.items() if (why := _fault(value, _fault_of_value))), None)
 
 
-def _fault(value: Any) -> str | None:
+def first_fault_of_paths(values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the name of the first value that names a file which is not on this machine and why, or None."""
+    return next(((name, why) for name, value in values.items() if (why := _fault(value, _fault_of_path))), None)
+
+
+def _fault(value: Any, fault_of: Callable[[Any], str | None]) -> str | None:
+    """Return the first fault within a value, by `fault_of`."""
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list | tuple):
-        return next((why for item in value if (why := _fault(item))), None)
+        return next((why for item in value if (why := _fault(item, fault_of))), None)
+    return fault_of(value)
+
+
+def _fault_of_path(value: Any) -> str | None:
+    if isinstance(value, str) and CLOUD.match(value):
+        return f"expected a path on this machine, got {cut(value)}; copy it here, or mount it"
+    if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value) == value:
+        return f"expected a path on this machine, got {cut(value)}: the home directory of that user is not known"
+    return None
+
+
+def _fault_of_value(value: Any) -> str | None:
     if isinstance(value, int) and not -LARGEST <= value < LARGEST:
         return "contains an integer of more than 64 bits"
     if not isinstance(value, str):
         return None
     if "\0" in value:
         return "contains a NUL character"
-    if CLOUD.match(value):
-        return f"expected a path on this machine, got {cut(value)}; copy it here, or mount it"
-    if value.startswith("~") and os.path.expanduser(value) == value:
-        return f"expected a path on this machine, got {cut(value)}: the home directory of that user is not known"
     try:
         # File names need not be UTF-8; Python represents their bytes by surrogates.
         value.encode("utf-8", "surrogateescape")
