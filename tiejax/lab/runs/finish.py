@@ -15,8 +15,15 @@ from tiejax.lab.runs.run_directory import CONFIG, REPORT, RunDirectory
 Page = Callable[[RunOnPage], str]
 
 
-def finish(launched: Launched, console: Console, results: Mapping[str, Any], plots: Sequence[Plot], page: Page) -> None:
-    """Write figures, report and results, and show warnings, claims and the path of the report; see `write_outputs`."""
+def finish(
+    launched: Launched,
+    console: Console,
+    results: Mapping[str, Any],
+    plots: Sequence[Plot],
+    page: Page,
+    show_claims: bool = True,
+) -> None:
+    """Write figures, report and results, and show warnings, claims (optional) and the path of the report; see `write_outputs`."""
     assert launched.run is not None
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
@@ -25,7 +32,8 @@ def finish(launched: Launched, console: Console, results: Mapping[str, Any], plo
             console.warn(f"excluded from the statistics: seeds {', '.join(map(str, excluded))}")
     report = write_outputs(console, launched.run, launched.settings, results, plots, page)
     launched.tracker.end(results["claims"])
-    console.claims(results["claims"])
+    if show_claims:
+        console.claims(results["claims"])
     console.result(f"report: {report}")
 
 

@@ -44,11 +44,13 @@ class Looks(NamedTuple):
 class InSeries(NamedTuple):
     """The place of a run among several that train one after the other.
 
-    label: its name on the console. later: cost of the runs that follow, in units of this run's.
+    label: its name on the console. later: cost of the runs that follow, in units of this run's. show_claims: whether its claims
+    are printed, as well as in its report.
     """
 
     label: str = ""
     later: float = 0.0
+    show_claims: bool = True
 
 
 class TrainedParts(NamedTuple):

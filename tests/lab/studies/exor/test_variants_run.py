@@ -1,5 +1,6 @@
 """Several variants in one run: ordinary runs in folders, claims across them, stops, kills and refusals."""
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -9,9 +10,10 @@ import pytest
 from damage import steps
 from processes import EXPERIMENTS, assert_refused, command_here, end, run_here, start, tree, wait_until
 
-from tiejax.lab.runs import entry
+from tiejax.lab.runs import entry, resume
 from tiejax.lab.runs.parts import InSeries, _part
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.exor.best_rates import seeds_left
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 from tiejax.lab.studies.exor.variants_page import finding, tables
 
@@ -111,10 +113,27 @@ def test_runs_that_chose_a_rate_are_kept_and_overwritten(tuned, tmp_path, capsys
     assert entry.main(STUDY, ["--out", str(out), "--resume"]) == 0
     assert tree(out / "main") == before
     assert results(out) | {"timing": None} == results(tuned) | {"timing": None}
-    other = [*TINY, "--variants", "main", "--rates", "[0.001, 0.002]", "--rate_seeds", "1", "--seeds", "1"]
+    spoken = [argument for argument in TINY if argument != "--quiet"]
+    other = [*spoken, "--variants", "main", "--rates", "[0.001, 0.002]", "--rate_seeds", "1", "--seeds", "1"]
+    capsys.readouterr()
     assert entry.main(STUDY, [*other, "--out", str(out), "--overwrite"]) == 0
+    printed = capsys.readouterr().out
+    assert "tying-costs/main" in printed
+    assert "input-semantic" not in printed  # a claim of both kinds at one rate, which its own report tests
     assert results(out)["seeds"] == [0]
     assert results(out / "main" / "tuning-0.001")["seeds"] == [2000]
+
+
+def test_time_left_counts_the_runs_that_have_not_begun(tuned, tmp_path):
+    """Two rates on two seeds, then two runs of two seeds: 8 in all."""
+    settings = dataclasses.replace(resume.read(STUDY, ["--out", str(tuned), "--resume"]).settings, out=str(tmp_path / "run"))
+    (own,) = settings.by_variant.values()
+    assert seeds_left(own) == 8
+    shutil.copytree(tuned / "main" / "tuning-0.001", tmp_path / "run" / "main" / "tuning-0.001")
+    assert seeds_left(own) == 6
+    for folder in (tuned / "main").glob("tuning-*"):
+        shutil.copytree(folder, tmp_path / "run" / "main" / folder.name, dirs_exist_ok=True)
+    assert seeds_left(own) == 4
 
 
 REFUSED_RATES = {

@@ -56,6 +56,17 @@ def begun(own: Settings) -> list[Settings]:
     ]
 
 
+def seeds_left(own: Settings) -> int:
+    """Return about how many seeds are to be trained in runs of a variant and an arm that have not begun.
+
+    Counted are the rates of the settings, not those beyond their ends, and two reported runs, as if the best rates differ.
+    """
+    assert own.rates is not None
+    found = [Path(run.out or "").name.partition("-")[0] for run in begun(own)]
+    tuning, rates = len(own.rates) - found.count("tuning"), 2 - found.count("rate")
+    return max(0, tuning) * own.rate_seeds + max(0, rates) * own.number_of_seeds
+
+
 def _at(own: Settings, rate: float, folder: str) -> Settings:
     return dataclasses.replace(own, learning_rate=rate, rates=None, out=f"{own.out}/{folder}")
 

@@ -128,7 +128,7 @@ def train_and_report(
             "timing": trained.timing,
         }
     )
-    finish(launched, console, results, plots, kind.page)
+    finish(launched, console, results, plots, kind.page, series.show_claims)
     return 0
 
 

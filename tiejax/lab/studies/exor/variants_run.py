@@ -90,7 +90,12 @@ def _train_all(launched: Launched, console: Console, stop: Stop) -> tuple[dict[s
     def at_rate(own: Settings) -> dict[str, Any]:
         place = Path(own.out or "").relative_to(settings.out or "")
         tried = "tried " if place.name.startswith("tuning-") else ""
-        return trained(own, InSeries(f"{place.parent}, {tried}learning rate {own.learning_rate:g}"))
+        label = f"{place.parent}, {tried}learning rate {own.learning_rate:g}"
+        left = value_of_first(lambda: sum(best_rates.seeds_left(each) for each in by_variant.values()))
+        if value_of_first(lambda: RunDirectory.state(Path(own.out or "")) == "new"):
+            left -= len(own.seed_list)
+        # The claims of both kinds of models at one rate are not those of this run, which compares them at their best rates.
+        return trained(own, InSeries(label, max(0, left) / len(own.seed_list), show_claims=False))
 
     if not settings.rates:
         left = value_of_first(lambda: [name for name, own in by_variant.items() if not is_finished(own)])
