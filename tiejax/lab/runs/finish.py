@@ -23,7 +23,7 @@ def finish(
     page: Page,
     show_claims: bool = True,
 ) -> None:
-    """Write figures, report and results, and show warnings, claims (optional) and the path of the report; see `write_outputs`."""
+    """Write figures, report and results; show warnings, the path of the report, and claims if asked; see `write_outputs`."""
     assert launched.run is not None
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
