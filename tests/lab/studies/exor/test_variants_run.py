@@ -1,6 +1,5 @@
 """Several variants in one run: ordinary runs in folders, claims across them, stops, kills and refusals."""
 
-import dataclasses
 import json
 import shutil
 import signal
@@ -12,6 +11,7 @@ from processes import EXPERIMENTS, assert_refused, command_here, end, run_here, 
 
 from tiejax.lab.runs import entry, resume
 from tiejax.lab.runs.parts import InSeries, _part
+from tiejax.lab.runs.rates import choose_rates
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.best_rates import seeds_left
 from tiejax.lab.studies.exor.settings import STUDY, Settings
@@ -124,16 +124,16 @@ def test_runs_that_chose_a_rate_are_kept_and_overwritten(tuned, tmp_path, capsys
     assert results(out / "main" / "tuning-0.001")["seeds"] == [2000]
 
 
-def test_time_left_counts_the_runs_that_have_not_begun(tuned, tmp_path):
-    """Two rates on two seeds, then two runs of two seeds: 8 in all."""
-    settings = dataclasses.replace(resume.read(STUDY, ["--out", str(tuned), "--resume"]).settings, out=str(tmp_path / "run"))
-    (own,) = settings.by_variant.values()
-    assert seeds_left(own) == 8
-    shutil.copytree(tuned / "main" / "tuning-0.001", tmp_path / "run" / "main" / "tuning-0.001")
-    assert seeds_left(own) == 6
-    for folder in (tuned / "main").glob("tuning-*"):
-        shutil.copytree(folder, tmp_path / "run" / "main" / folder.name, dirs_exist_ok=True)
-    assert seeds_left(own) == 4
+def test_time_left_counts_the_runs_that_have_not_begun(tuned):
+    """Two rates on two seeds, then two runs of two seeds: 8 in all; one reported run if both kinds have the same best rate."""
+    (own,) = resume.read(STUDY, ["--out", str(tuned), "--resume"]).settings.by_variant.values()
+    assert seeds_left(own, [], None) == 8
+    assert seeds_left(own, [f"{own.out}/tuning-0.001", f"{own.out}/tuning-0.004"], None) == 6
+    same = choose_rates([0.001, 0.002, 0.004], lambda pairs: np.array([[abs(rate - 0.002)] * 2 for rate, _ in pairs]))
+    other = choose_rates([0.001, 0.002, 0.004], lambda pairs: np.array([[abs(rate - 0.004)] * 2 for rate, _ in pairs]))
+    assert seeds_left(own, [], {"untied": same, "tied": same}) == 2
+    assert seeds_left(own, [], {"untied": same, "tied": other}) == 4
+    assert seeds_left(own, [f"{own.out}/rate-0.002"], {"untied": same, "tied": other}) == 2
 
 
 REFUSED_RATES = {

@@ -8,7 +8,7 @@ Each is an ordinary run. The reported results of a kind of models are those of t
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +56,16 @@ def begun(own: Settings) -> list[Settings]:
     ]
 
 
-def seeds_left(own: Settings) -> int:
-    """Return about how many seeds are to be trained in runs of a variant and an arm that have not begun.
+def seeds_left(own: Settings, begun: Container[str | None], best: Mapping[str, Tried] | None) -> int:
+    """Return how many seeds are still to be trained for a variant and an arm, besides the run directories `begun`.
 
-    Counted are the rates of the settings, not those beyond their ends, and two reported runs, as if the best rates differ.
+    best: as `choose` returns them; None before they are known, when two that differ are expected among those of the settings.
     """
     assert own.rates is not None
-    found = [Path(run.out or "").name.partition("-")[0] for run in begun(own)]
-    tuning, rates = len(own.rates) - found.count("tuning"), 2 - found.count("rate")
-    return max(0, tuning) * own.rate_seeds + max(0, rates) * own.number_of_seeds
+    if best is None:
+        tuning = sum(_at(own, rate, f"tuning-{rate:g}").out not in begun for rate in own.rates)
+        return tuning * own.rate_seeds + 2 * own.number_of_seeds
+    return len({run.out for run in reported(own, best).values() if run.out not in begun}) * own.number_of_seeds
 
 
 def _at(own: Settings, rate: float, folder: str) -> Settings:

@@ -74,7 +74,7 @@ def _train_all(launched: Launched, console: Console, stop: Stop) -> tuple[dict[s
     With rates to choose from, the runs that choose them come first. Raises _Stopped.
     """
     settings, by_variant = launched.settings, launched.settings.by_variant
-    bodies, outs, tried = dict[str, dict[str, Any]](), list[str](), dict[str, Tried]()
+    bodies, outs, chosen = dict[str, dict[str, Any]](), list[str](), dict[str, dict[str, Tried]]()
 
     def trained(own: Settings, place: InSeries) -> dict[str, Any]:
         if not value_of_first(lambda: is_finished(own)):
@@ -91,11 +91,9 @@ def _train_all(launched: Launched, console: Console, stop: Stop) -> tuple[dict[s
         place = Path(own.out or "").relative_to(settings.out or "")
         tried = "tried " if place.name.startswith("tuning-") else ""
         label = f"{place.parent}, {tried}learning rate {own.learning_rate:g}"
-        left = value_of_first(lambda: sum(best_rates.seeds_left(each) for each in by_variant.values()))
-        if value_of_first(lambda: RunDirectory.state(Path(own.out or "")) == "new"):
-            left -= len(own.seed_list)
+        left = sum(best_rates.seeds_left(each, {*outs, own.out}, chosen.get(name)) for name, each in by_variant.items())
         # The claims of both kinds of models at one rate are not those of this run, which compares them at their best rates.
-        return trained(own, InSeries(label, max(0, left) / len(own.seed_list), show_claims=False))
+        return trained(own, InSeries(label, left / len(own.seed_list), show_claims=False))
 
     if not settings.rates:
         left = value_of_first(lambda: [name for name, own in by_variant.items() if not is_finished(own)])
@@ -105,11 +103,11 @@ def _train_all(launched: Launched, console: Console, stop: Stop) -> tuple[dict[s
             bodies[name] = trained(own, InSeries(f"{name}, run {number} of {len(by_variant)}", later))
         return bodies, outs, {}
     for name, own in by_variant.items():
-        best = best_rates.choose(own, at_rate)
-        tried |= {f"{name}, {arm}": each for arm, each in best.items()}
+        chosen[name] = best = best_rates.choose(own, at_rate)
         for line in rate_lines({f"{arm} {name}": each for arm, each in best.items()}):
             console.say(line)
         bodies[name] = best_rates.joined({arm: at_rate(at) for arm, at in best_rates.reported(own, best).items()})
+    tried = {f"{name}, {arm}": each for name, best in chosen.items() for arm, each in best.items()}
     return bodies, list(dict.fromkeys(outs)), {"tuning": tuning_rows(tried), "tuning_seeds": settings.tuning_seeds}
 
 
