@@ -56,16 +56,16 @@ def begun(own: Settings) -> list[Settings]:
     ]
 
 
-def seeds_left(own: Settings, begun: Container[str | None], best: Mapping[str, Tried] | None) -> int:
-    """Return how many seeds are still to be trained for a variant and an arm, besides the run directories `begun`.
+def seeds_left(own: Settings, outs: Container[str | None], best: Mapping[str, Tried] | None) -> int:
+    """Return how many seeds are still to be trained for a variant and an arm, besides the run directories `outs`.
 
     best: as `choose` returns them; None before they are known, when two that differ are expected among those of the settings.
     """
     assert own.rates is not None
     if best is None:
-        tuning = sum(_at(own, rate, f"tuning-{rate:g}").out not in begun for rate in own.rates)
+        tuning = sum(_at(own, rate, f"tuning-{rate:g}").out not in outs for rate in own.rates)
         return tuning * own.rate_seeds + 2 * own.number_of_seeds
-    return len({run.out for run in reported(own, best).values() if run.out not in begun}) * own.number_of_seeds
+    return len({run.out for run in reported(own, best).values() if run.out not in outs}) * own.number_of_seeds
 
 
 def _at(own: Settings, rate: float, folder: str) -> Settings:
