@@ -140,6 +140,11 @@ class TextSettings(Settings):
     tokenizer: str | None = None
     vocab_size: int = 8192
 
+    def filled(self: T, **defaults: Any) -> T:
+        if self.data_dir is None:  # type: ignore[attr-defined]
+            defaults |= {"data_dir": checks.default_data_dir()}
+        return super().filled(**defaults)
+
     def check(self) -> None:
         super().check()
         checks.check_counts(self, ("vocab_size",))

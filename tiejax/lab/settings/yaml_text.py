@@ -161,12 +161,17 @@ def first_fault(values: Mapping[str, Any]) -> tuple[str, str] | None:
 
     Not allowed are text that is invalid in file names, and integers beyond 64 bits.
     """
-    return next(((name, why) for name, value in values.items() if (why := _fault(value, _fault_of_value))), None)
+    return _first(values, _fault_of_value)
 
 
 def first_fault_of_paths(values: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the name of the first value that names a file which is not on this machine and why, or None."""
-    return next(((name, why) for name, value in values.items() if (why := _fault(value, _fault_of_path))), None)
+    return _first(values, _fault_of_path)
+
+
+def _first(values: Mapping[str, Any], fault_of: Callable[[Any], str | None]) -> tuple[str, str] | None:
+    """Return the name of the first value with a fault, by `fault_of`, and the fault, or None."""
+    return next(((name, why) for name, value in values.items() if (why := _fault(value, fault_of))), None)
 
 
 def _fault(value: Any, fault_of: Callable[[Any], str | None]) -> str | None:

@@ -141,7 +141,7 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         if self.steps is not None or self.hours is not None:
             defaults = defaults | {"steps": None, "hours": None}
         looks = checks.seeds_of_looks(self, defaults["seeds"])
-        return dataclasses.replace(self, **looks).filled(data_dir=self.data_dir or checks.default_data_dir(), **defaults)
+        return dataclasses.replace(self, **looks).filled(**defaults)
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""

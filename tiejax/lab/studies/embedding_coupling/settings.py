@@ -150,7 +150,6 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         elif shapes is None:
             shapes = {name: dataclasses.asdict(shape) for name, shape in DEFAULT_SHAPES.items()}
         return self.filled(
-            data_dir=self.data_dir or checks.default_data_dir(),
             shapes=shapes,
             tasks=tasks,
             baseline=next(iter(shapes), None),

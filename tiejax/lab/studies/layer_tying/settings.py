@@ -186,15 +186,11 @@ class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettin
             if self.episodes is not None:  # each with k steps for each layer above the first
                 fields["steps"] = self.episodes * max(1, self.layers - 1) * self.k
                 check_steps("episodes", self.episodes, fields["steps"])
-        if self.data_dir is None:
-            fields["data_dir"] = checks.default_data_dir()
         fields["feed_forward"] = 4 * self.width if self.feed_forward is None else self.feed_forward
         if self.gate is None and self.rates is not None and self.corpus and self.objective == "causal":
             fields["gate"] = 0.1
         fields["distinct"] = max(1, self.layers // 4) if self.distinct is None else self.distinct
-        settings = Settings(**fields)
-        settings.check()
-        return settings
+        return Settings(**fields).filled()
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""

@@ -133,7 +133,7 @@ class Settings(
         if self.steps is not None and self.epochs is not None:
             raise BadInput("--steps and --epochs: give one of them")
         steps = 1500 if self.epochs is None else None
-        return self.filled(steps=steps, data_dir=self.data_dir or checks.default_data_dir(), twins=default_twins())
+        return self.filled(steps=steps, twins=default_twins())
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""
