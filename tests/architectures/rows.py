@@ -16,16 +16,19 @@ STATES = (None, True, False)  # of the flag at one level of a config.json; None 
 OTHERS = re.compile(r"(share|tie|tied|legacy)")  # settings that may say which tables are one
 
 
-def row_of(kind: type[PreTrainedModel], folder: Path) -> dict[str, Any]:
-    """Return the row of one class: names in files and in memory with the flag true and false, and which flags tie it."""
+def row_of(kind: type[PreTrainedModel], folder: Path, flags: bool = True) -> dict[str, Any]:
+    """Return the row of one class: names in files and in memory with the flag true and false, and which flags tie it.
+
+    flags: False leaves out the decisions by the flag at each level, which take most of the time.
+    """
     row: dict[str, Any] = {"class": kind.__name__, "type": kind.config_class.model_type, "prefix": kind.base_model_prefix}
     try:
-        return row | _found(kind, folder)
+        return row | _found(kind, folder, flags)
     except Exception as error:  # whatever an architecture raises that cannot be built without a real configuration
         return row | {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
 
 
-def _found(kind: type[PreTrainedModel], folder: Path) -> dict[str, Any]:
+def _found(kind: type[PreTrainedModel], folder: Path, flags: bool) -> dict[str, Any]:
     tied = build(kind, True)
     if tied.input is None:
         return {"tokens": False}
@@ -45,7 +48,7 @@ def _found(kind: type[PreTrainedModel], folder: Path) -> dict[str, Any]:
             "output_in_file": in_file["output"],
         }
     row["one_if_untied"] = next((group for group in groups(untied) if set(group) & set(untied.names(untied.input))), [])
-    row["flag"] = "".join(_decisions(kind))
+    row["flag"] = "".join(_decisions(kind)) if flags else ""
     row["scaled"] = _uses_flag(kind)
     row["unlike"] = untied.input.weight.shape != untied.output.weight.shape
     row["settings"] = dict(_settings(kind, tied))
