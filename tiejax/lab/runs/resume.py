@@ -61,7 +61,8 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
     """Return the settings of the run in `out`, with appended seeds; raises BadInput if `argv` asks for other changes."""
     before, _ = command_line.parse(study.settings, study.command, [], base=out / CONFIG)
     now, _ = command_line.parse(study.settings, study.command, argv, base=out / CONFIG)
-    before = dataclasses.replace(before, **{name: getattr(now, name) for name in study.may_change})
+    taken = [name for name in study.may_change if name not in study.adds or _adds(getattr(before, name), getattr(now, name))]
+    before = dataclasses.replace(before, **{name: getattr(now, name) for name in taken})
     if study.appends and before.until is now.until is None:
         before = dataclasses.replace(before, seeds=_appended(before.seeds, now.seeds))
         if now.seeds is None or checks.seed_list(now.seeds) == checks.seed_list(before.seeds):
@@ -72,9 +73,19 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
         with contextlib.suppress(BadInput):
             changed = command_line.differences(before, now.resolved())
     if changed:
-        only = "; seeds can only be appended" if study.appends and any(line.startswith("seeds:") for line in changed) else ""
+        names = [line.partition(":")[0] for line in changed]
+        only = "; seeds can only be appended" if study.appends and "seeds" in names else ""
+        only += "".join(f"; {name} can only be added" for name in study.adds if name in names)
         raise BadInput(f"--resume: {out} was started with other settings ({'; '.join(changed)}){only}")
     return before.resolved()
+
+
+def _adds(before: Any, now: Any) -> bool:
+    """Return whether a resumed run may take the value `now` of a setting of `study.adds`: a list may only become longer."""
+    if not isinstance(before, list):
+        return True
+    named = [name for word in now for name in word.split(",")]
+    return bool(before) == bool(named) and {*before} <= {*named}
 
 
 def _appended(before: Any, now: Any) -> Any:

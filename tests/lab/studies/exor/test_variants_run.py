@@ -1,5 +1,6 @@
 """Several variants in one run: ordinary runs in folders, claims across them, stops, kills and refusals."""
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -9,7 +10,7 @@ import pytest
 from damage import steps
 from processes import EXPERIMENTS, assert_refused, command_here, end, run_here, start, tree, wait_until
 
-from tiejax.lab.runs import entry, resume
+from tiejax.lab.runs import entry, manifest, resume
 from tiejax.lab.runs.parts import InSeries, _part
 from tiejax.lab.runs.rates import choose_rates
 from tiejax.lab.settings.command_line import BadInput
@@ -175,6 +176,38 @@ def test_appended_seeds_train_in_every_variant(finished, tmp_path):
     np.testing.assert_allclose(
         found["claims"][0]["differences"][:2], results(finished)["claims"][0]["differences"], rtol=1e-4, atol=1e-5
     )
+
+
+def test_variants_and_arms_can_be_added(finished, tmp_path):
+    """The claims are then about all of them; what was finished is not trained again."""
+    out = shutil.copytree(finished, tmp_path / "run")
+    before, found = tree(out), manifest.read(out)
+    listed = found.settings | {"variants": ["main", "dh"], "arms": ["published"]}  # as by earlier versions
+    dataclasses.replace(found, settings=listed).write(out)
+    command = ["--out", str(out), "--resume", "--quiet"]
+    assert resume.read(STUDY, [*command, "--variants", "half,main,dh"]).settings.variants == ["half", "main", "dh"]
+    assert entry.main(STUDY, [*command, "--arms", "published,bias"]) == 0
+    rows = {row["id"]: row for row in results(out)["claims"]}
+    for row in results(finished)["claims"]:
+        assert rows[row["id"]]["differences"] == row["differences"]
+    costs = {}
+    for name in ("main", "main-bias"):
+        losses = results(out / name)["final"]
+        untied, tied = (np.array(losses[arm]["exact_cross_entropy"]["train"]) for arm in ("untied", "tied"))
+        costs[name] = tied - untied
+    np.testing.assert_allclose(rows["price/main-bias"]["differences"], costs["main-bias"] - costs["main"], rtol=1e-12)
+    assert (out / "dh" / "results.json").stat().st_mtime_ns == before["dh/results.json"][0]
+
+
+def test_variants_and_arms_cannot_be_removed(finished):
+    before = tree(finished)
+    with pytest.raises(BadInput, match=r"other settings \(variants: .*\); variants can only be added"):
+        entry.main(STUDY, [*TINY, "--variants", "dh,half", "--out", str(finished), "--resume"])
+    with pytest.raises(BadInput, match=r"other settings \(arms: .*\); arms can only be added"):
+        entry.main(STUDY, [*TINY, "--arms", "bias", "--out", str(finished), "--resume"])
+    with pytest.raises(BadInput, match=r"other settings \(.*variants: .*\); variants can only be added"):
+        entry.main(STUDY, [*TINY, "--variants", "main,dh", "--out", str(finished / "dh"), "--resume"])
+    assert tree(finished) == before
 
 
 @pytest.mark.slow
