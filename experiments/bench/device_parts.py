@@ -27,7 +27,7 @@ from tiejax.lab.studies.layer_tying.jobs import groups_of
 from tiejax.lab.studies.layer_tying.model import build
 from tiejax.lab.studies.text_mlm import text as study_text
 from tiejax.statistics.arms import ARMS
-from tiejax.training import Ensemble, Recorder
+from tiejax.training import Ensemble, Recorder, TrainState
 
 Measured = dict[str, Any]
 
@@ -106,10 +106,10 @@ def fine_tuning(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
     """Yield rates and losses of fine-tuning the study's default encoder as an ensemble."""
     bench = TransferBench()
     arms = 2 * len(bench.study_settings().fine_tuning_rates)
-    ensemble, seeds = transfer_ensemble(bench.study_settings(), Job(bench, bench.seeds, arms))
+    ensemble, seeds, start = transfer_ensemble(bench.study_settings(), Job(bench, bench.seeds, arms))
     if rates:
-        yield {"member_steps_per_s": timed(settings, ensemble, seeds, len(seeds) * arms)}
-    yield {"losses": first_losses(ensemble, seeds, settings.first_steps)}
+        yield {"member_steps_per_s": timed(settings, ensemble, seeds, len(seeds) * arms, start)}
+    yield {"losses": first_losses(ensemble, seeds, settings.first_steps, start)}
 
 
 PARTS: dict[str, Callable[[DeviceBench, bool], Iterator[Measured]]] = {
@@ -121,20 +121,22 @@ PARTS: dict[str, Callable[[DeviceBench, bool], Iterator[Measured]]] = {
 }
 
 
-def first_losses(ensemble: Ensemble, seeds: Any, steps: int) -> list[float]:
+def first_losses(ensemble: Ensemble, seeds: Any, steps: int, start: TrainState | None = None) -> list[float]:
     """Return the training losses of the first member at every fifth step."""
 
     def measure(params: Any, batch: Any, seed_key: Any, step: Any) -> dict[str, jax.Array]:
         return {"loss": ensemble.loss(params, batch, seed_key.key)[0]}
 
     short = dataclasses.replace(ensemble, recorders={"first": Recorder(5, measure)}, steps=steps)
-    losses = training.train(short, list(seeds)).records["first"]["loss"]
+    losses = training.train(short, list(seeds), start=start).records["first"]["loss"]
     return [float(loss) for loss in losses[:, 0, 0]]
 
 
-def timed(settings: DeviceBench, ensemble: Ensemble, seeds: Any, work_per_step: float) -> dict[str, float]:
+def timed(
+    settings: DeviceBench, ensemble: Ensemble, seeds: Any, work_per_step: float, start: TrainState | None = None
+) -> dict[str, float]:
     """Return median and range of the work per second, and the seconds of compilation."""
-    timer = TimedEnsemble(ensemble, list(seeds))
+    timer = TimedEnsemble(ensemble, list(seeds), start)
     timer.train(1)
     steps = max(1, round(timer.steps_in(settings.seconds, 5)))
     rates = [steps * work_per_step / timer.train(steps).seconds for _ in range(settings.repeats)]

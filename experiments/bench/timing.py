@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench.settings import ENDLESS
-from tiejax.training import DrawAhead, Ensemble, Recorder, compile_ensemble
+from tiejax.training import DrawAhead, Ensemble, EnsembleState, Recorder, TrainState, compile_ensemble
 
 
 class Timed(NamedTuple):
@@ -27,11 +27,13 @@ class Timed(NamedTuple):
 class TimedEnsemble:
     """A compiled ensemble on its devices; every call of `train` continues where the last one ended.
 
-    compile_s: seconds of compilation. memory_bytes: arguments and temporaries on all devices, as counted by the compiler.
+    start: members to start from, instead of those of `Ensemble.start`. compile_s: seconds of compilation. memory_bytes:
+    arguments and temporaries on all devices, as counted by the compiler.
     """
 
-    def __init__(self, ensemble: Ensemble, seeds: Sequence[int]) -> None:
-        self._ensemble, members = ensemble, ensemble.start(seeds)
+    def __init__(self, ensemble: Ensemble, seeds: Sequence[int], start: TrainState | None = None) -> None:
+        self._ensemble = ensemble
+        members = ensemble.start(seeds) if start is None else EnsembleState(start, jnp.int32(0))
         began = time.perf_counter()
         self._runner = compile_ensemble(ensemble, seeds, members)
         self.compile_s = time.perf_counter() - began

@@ -63,8 +63,7 @@ def environment_of(form: str) -> dict[str, str]:
 def train_members(job: Job) -> Train:
     """Return fine-tuning of the job's members, compiled and warmed up. Its work is counted in member-steps."""
     study = job.settings.study_settings()
-    ensemble, seeds = ensemble_of(study, job)
-    timed = TimedEnsemble(ensemble, seeds)
+    timed = TimedEnsemble(*ensemble_of(study, job))
     timed.train(1)
     seconds_per_step = timed.train(4).seconds / 4
 
@@ -75,8 +74,8 @@ def train_members(job: Job) -> Train:
     return train
 
 
-def ensemble_of(study: Settings, job: Job) -> tuple[training.Ensemble, Sequence[int]]:
-    """Return the study's fine-tuning ensemble, from untrained encoders and without records, and its seeds."""
+def ensemble_of(study: Settings, job: Job) -> tuple[training.Ensemble, Sequence[int], training.TrainState]:
+    """Return the study's fine-tuning ensemble without records, its seeds, and its members, of untrained encoders."""
     text = prepare_text(study, Console(quiet=True), False)
     task = task_data(study, text, read_files(study).tasks[0], 1, False)
     shape = study.every_shape[study.baseline or ""]
@@ -87,5 +86,6 @@ def ensemble_of(study: Settings, job: Job) -> tuple[training.Ensemble, Sequence[
     encoder = bert.discard_head(model.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
     repeated = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (job.seeds, job.arms, *leaf.shape)), encoder)
     rates = np.full((job.seeds, job.arms), 1e-3)
-    ensemble = fine_tuning.build_ensemble(objective, recipe, task.feed, seeds, seeds, repeated, rates)
-    return recording_nothing(ensemble), seeds
+    ensemble = fine_tuning.build_ensemble(objective, recipe, task.feed, repeated)
+    start = fine_tuning.start_members(objective, seeds, seeds, repeated, rates, ensemble.optimizer)
+    return recording_nothing(ensemble), seeds, start

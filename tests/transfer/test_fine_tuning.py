@@ -14,7 +14,7 @@ from tiejax.models.shapes import Shape
 from tiejax.training.placement import map_members
 from tiejax.transfer.batches import TaskFeed, all_rows, rows_of_batch
 from tiejax.transfer.encoding import NO_LABEL, Encoded
-from tiejax.transfer.fine_tuning import Objective, Recipe, build_ensemble
+from tiejax.transfer.fine_tuning import Objective, Recipe, build_ensemble, start_members
 from tiejax.transfer.task_head import head_logits, init_head, mean_of_segments
 
 VOCABULARY, LENGTH, LABELS = 19, 10, 3
@@ -121,8 +121,9 @@ def run(data, seeds, runs, rates, kind="classification", model=None):
     model = model or bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, kind, LABELS, dropout=0.1)
     start = encoders(seeds, model, rates.shape[1])
-    ensemble = build_ensemble(objective, RECIPE, feed_of(data), seeds, runs, start, rates)
-    return ensemble, training.train(ensemble, seeds, conditions=runs)
+    ensemble = build_ensemble(objective, RECIPE, feed_of(data), start)
+    members = start_members(objective, seeds, runs, start, rates, ensemble.optimizer)
+    return members, training.train(ensemble, seeds, conditions=runs, start=members)
 
 
 @pytest.mark.slow
@@ -146,11 +147,13 @@ def test_training_equals_a_plain_loop(x64, data):
     model = bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, "classification", LABELS)
     feed, rate = feed_of(data), 5e-3
-    ensemble = build_ensemble(objective, RECIPE, feed, [7], [0], encoders([7], model), np.array([[rate]]))
+    start = encoders([7], model)
+    ensemble = build_ensemble(objective, RECIPE, feed, start)
     assert ensemble.steps == 8
-    trained = training.train(ensemble, [7], conditions=[0])
+    members = start_members(objective, [7], [0], start, np.array([[rate]]), ensemble.optimizer)
+    trained = training.train(ensemble, [7], conditions=[0], start=members)
 
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0, 0], ensemble.start_from.params)
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[0, 0], members.params)
     mask = jax.tree_util.tree_map_with_path(lambda path, leaf: path[-1].key not in ("bias", "scale"), params)
     schedule = [0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
     optimizer = optax.chain(
@@ -171,8 +174,8 @@ def test_training_equals_a_plain_loop(x64, data):
 
 @pytest.mark.slow
 def test_frozen_encoder_is_unchanged(data):
-    ensemble, trained = run(data, [4], [0], np.array([[1e-2]]), kind="layer_mix")
-    before, after = ensemble.start_from.params, trained.members.state.params
+    start, trained = run(data, [4], [0], np.array([[1e-2]]), kind="layer_mix")
+    before, after = start.params, trained.members.state.params
     jax.tree.map(np.testing.assert_array_equal, after["encoder"], jax.tree.map(np.asarray, before["encoder"]))
     assert np.abs(np.asarray(after["head"]["mix"]["weights"])).max() > 1e-4
 

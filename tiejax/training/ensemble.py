@@ -100,8 +100,6 @@ class Ensemble:
         devices: number of devices that train one member together. If there are several, a batch is a device's part of the
             rows, and losses and measures use `placement.total`.
         phases: when the ties of each arm are on; from the first step to the last by default.
-        start_from: members `[seed, arm]` to start from, instead of those that `init` makes: trained before, or with parameters
-            that differ between arms. The leaves of ties that are on at step 0 must be equal.
         dropout_key: seed_key -> dropout key; by default the same under every condition, so that conditions can be compared
             in pairs.
         first_step: the step of a longer training that is counted as 0 here, for the random keys of dropout.
@@ -128,7 +126,6 @@ class Ensemble:
     xla_options: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     devices: int = 1
     phases: Sequence[Phase] | None = None
-    start_from: TrainState | None = None
     dropout_key: Callable[[SeedKey], jax.Array] = lambda seed_key: stream(seed_key.key, "dropout")
     first_step: int = 0
     precision: Precision = "highest"
@@ -172,8 +169,6 @@ class Ensemble:
                 f"arm_ties: expected one column for each of the {number} resolved ties, or one for all, got "
                 f"{self.arm_ties.shape[1]}"
             )
-        if self.start_from is not None:
-            return EnsembleState(self.start_from, jnp.int32(0))
         equal = self.arm_ties & np.array([[phase.starts_equal] for phase in self.every_phase])
         return EnsembleState(self._make(seed_keys(seeds).key, jnp.asarray(equal)), jnp.int32(0))
 
@@ -303,6 +298,4 @@ class Ensemble:
     @functools.cached_property
     def _shapes(self) -> PyTree:
         """Return the shapes of a member's whole parameters."""
-        if self.start_from is None:
-            return jax.eval_shape(self.init, jax.random.key(0))
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), self.start_from.params)
+        return jax.eval_shape(self.init, jax.random.key(0))

@@ -73,6 +73,7 @@ def train(
     records_on_disk: bool = False,
     callback: Callable[[Chunk], None] | None = None,
     progress: bool | None = None,
+    start: TrainState | None = None,
 ) -> Trained:
     """Train an ensemble to its last step.
 
@@ -87,6 +88,8 @@ def train(
         records_on_disk: hold records in files next to the checkpoints, for records too large for memory.
         callback: called after every chunk with its `Chunk`: the step, the seconds, and the chunk's records.
         progress: show a progress bar with the time left on standard error; by default if that is a terminal.
+        start: members `[seed, arm]` to start from, instead of those of `Ensemble.start`: trained before, or with parameters
+            that differ between arms. The leaves of ties that are on at step 0 must be equal.
 
     Returns:
         Members, records and times; the same in every process, except that only the first has records on disk.
@@ -96,7 +99,7 @@ def train(
             `checkpoints`.
         CheckpointMismatch: if the newest checkpoint belongs to another run.
     """
-    training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk)
+    training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk, start)
     training.compile()
     with bar_of(ensemble.steps, progress) as show:
         for chunk in training.chunks(chunk_s=chunk_s, checkpoint_s=checkpoint_s):
@@ -111,8 +114,7 @@ class Training:
 
     A checkpoint holds the state and all records so far, in a form that does not depend on the number of devices. Arguments and
     errors are those of `train`. In a run of several processes, only the first has `checkpoints`, its `records_on_disk` counts
-    for all, and only the first has such records, as memory-mapped arrays. start: members `[seed, arm]` to start from, instead
-    of those of `Ensemble.start`.
+    for all, and only the first has such records, as memory-mapped arrays.
     """
 
     def __init__(

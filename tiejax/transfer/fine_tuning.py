@@ -128,16 +128,16 @@ def build_ensemble(
     objective: Objective,
     recipe: Recipe,
     feed: TaskFeed,
-    seeds: Sequence[int],
-    conditions: Sequence[int],
     encoders: PyTree,
-    rates: Float[np.ndarray, "seeds arms"],
     devices: int = 1,
 ) -> training.Ensemble:
-    """Return the ensemble that fine-tunes these members; arguments as in `start_members`.
+    """Return the ensemble that fine-tunes members `[seed, arm]`, which `start_members` makes with its optimizer.
 
-    Each member has its own learning rate; a frozen encoder has zero updates.
+    Each member has its own learning rate; a frozen encoder has zero updates. encoders: of members, `[seed, arm, ...]`, of which
+    only the number of arms and the shapes count, so that one ensemble trains all encoders of a shape.
     """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), encoders)
+    arms = jax.tree.leaves(encoders)[0].shape[1]
     steps = max(1, round(recipe.epochs * feed.steps_of_epoch))
     schedule = warm_up_and_decay(1.0, round(recipe.warm_up * steps), steps)
     optimizer = make_optimizer("adamw", schedule, recipe.weight_decay, eps=recipe.eps, decayed="matrices", own_rates=True)
@@ -149,13 +149,17 @@ def build_ensemble(
         _, metrics = objective.loss(params, rows, None)
         return {**metrics, "finite": training.all_finite((params, metrics))}
 
+    def init(key: jax.Array) -> PyTree:
+        head = init_head(key, objective.kind, objective.model.width, objective.labels, objective.model.encoder.layers)
+        return {ENCODER: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), HEAD: head}
+
     return training.Ensemble(
-        init=lambda key: {},
+        init=init,
         sample=lambda seed_key, step, fed: fed,
         loss=objective.loss,
         optimizer=optimizer,
         ties=[],
-        arm_ties=np.zeros((rates.shape[1], 0), bool),
+        arm_ties=np.zeros((arms, 0), bool),
         steps=steps,
         recorders={"record": training.Recorder(max(1, steps // 10), measure)},
         max_norm=recipe.max_norm,
@@ -166,5 +170,4 @@ def build_ensemble(
         dropout_key=lambda seed_key: jax.random.fold_in(
             training.stream(seed_key.key, "fine-tuning dropout"), seed_key.condition
         ),
-        start_from=start_members(objective, seeds, conditions, encoders, rates, optimizer),
     )

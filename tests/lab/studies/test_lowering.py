@@ -94,7 +94,7 @@ def fine_tuned(corpus, precision):
     encoder = bert.discard_head(jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
     members = jax.tree.map(lambda leaf: np.asarray(leaf)[None, None], encoder)
     feed = TaskFeed(data, 8, 0, 2, rows_of_batch(data.lengths, 2, 8), window=3)
-    return traced(fine_tuning.build_ensemble(objective, recipe, feed, [0], [0], members, np.full((1, 1), 1e-3)), [0])
+    return traced(fine_tuning.build_ensemble(objective, recipe, feed, members), [0])
 
 
 def layers(corpus, precision, **how):

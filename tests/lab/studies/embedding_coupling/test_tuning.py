@@ -47,7 +47,7 @@ def chosen(monkeypatch, best, given=GIVEN, before=()):
     monkeypatch.setattr(Tuning, "_development", development)
     stages = Stored(before)
     settings = SimpleNamespace(fine_tuning_rates=given)
-    return Tuning(settings, "a", Starts(by_start=dict.fromkeys(STARTS)), 1, stages).rates(TASK, "rates.a.tags"), stages
+    return Tuning(settings, "a", Starts(by_start=dict.fromkeys(STARTS)), 1, stages, {}).rates(TASK, "rates.a.tags"), stages
 
 
 def test_a_start_whose_last_rate_is_best_tries_further_ones(monkeypatch):

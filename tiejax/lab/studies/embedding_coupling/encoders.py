@@ -144,12 +144,11 @@ def pretrain(settings: Settings, name: str, text: Text, plan: StepPlan, stages: 
     Returns records `[seed, record]`, final parameters as `params/PATH`, and initial ones without head as `start/PATH`.
     """
     ensemble = build_ensemble(settings, settings.every_shape[name], text, plan)
-    start = ensemble.start(settings.trained_seeds)
-    ensemble = dataclasses.replace(ensemble, start_from=start.state)
-    trained = stages.train(f"pretrain.{name}", ensemble, settings.trained_seeds)
+    start = ensemble.start(settings.trained_seeds).state
+    trained = stages.train(f"pretrain.{name}", ensemble, settings.trained_seeds, start=start)
     records = training.by_arm(trained.records, {"record": "record_", "validation": "validation_"})
     arrays = {field: values if field.endswith("step") else values[0] for field, values in records.items()}
-    for prefix, params in (("params", trained.members.state.params), ("start", bert.discard_head(start.state.params))):
+    for prefix, params in (("params", trained.members.state.params), ("start", bert.discard_head(start.params))):
         leaves = flax.traverse_util.flatten_dict({prefix: params}, sep="/")
         arrays |= {field: np.asarray(leaf[:, 0]) for field, leaf in leaves.items() if leaf is not None}
     return arrays

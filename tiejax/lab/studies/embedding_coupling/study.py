@@ -133,7 +133,7 @@ def encoders_of(settings: Settings, name: str, prepared: Prepared, stages: Stage
 def transfer(settings: Settings, name: str, encoders: Encoders, prepared: Prepared, stages: Stages) -> dict[str, Arrays]:
     """Fine-tune and probe encoders; return the arrays of each stage."""
     left: dict[str, Arrays] = {}
-    tuning = Tuning(settings, name, encoders, prepared.plan.mesh, stages)
+    tuning = Tuning(settings, name, encoders, prepared.plan.mesh, stages, {})
     for task in prepared.tasks:
         stage = f"rates.{name}.{task.name}"
         left[stage] = rates = tuning.rates(task, stage)

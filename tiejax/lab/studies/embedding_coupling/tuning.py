@@ -5,7 +5,7 @@ control), or each start at every learning rate.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,13 +18,14 @@ from tiejax.lab.runs.stages import Stages
 from tiejax.lab.studies.embedding_coupling.encoders import PRETRAINED, Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.settings import Settings
 from tiejax.lab.studies.embedding_coupling.task_data import TaskData
-from tiejax.training.placement import map_members
+from tiejax.training.placement import member_map
 from tiejax.transfer import fine_tuning
 from tiejax.transfer.batches import TaskRows
 from tiejax.transfer.scores import accuracy, macro_f1
 from tiejax.transfer.task_head import HeadKind
 
 PyTree = Any
+Measure = Callable[[PyTree, PyTree], PyTree]  # members and splits -> whether all are finite, and confusion matrices by split
 UNREPORTED = 2**20  # fine-tuning seeds from here on only select learning rates
 WARM_UP = 0.1  # fraction of the steps, as for BERT
 
@@ -32,7 +33,8 @@ WARM_UP = 0.1  # fraction of the steps, as for BERT
 class Tuning(NamedTuple):
     """Fine-tuning of the encoders of one shape.
 
-    mesh: devices per member. kind: of the head, instead of the kind of a task.
+    mesh: devices per member. compiled: what trains and measures members, so far, by what it depends on: several stages share
+    compiled programs. kind: of the head, instead of the kind of a task.
     """
 
     settings: Settings
@@ -40,6 +42,7 @@ class Tuning(NamedTuple):
     encoders: Encoders
     mesh: int
     stages: Stages
+    compiled: dict[Any, tuple[training.Ensemble, Measure]]
     kind: HeadKind | None = None
 
     def rates(self, task: TaskData, stage: str) -> Arrays:
@@ -126,24 +129,38 @@ class Tuning(NamedTuple):
         seeds: index of the pre-training seed, and fine-tuning seed. rates: of all starts, then of all starts again, and so on.
         """
         settings, encoders = self.settings, self.encoders
-        pooling = settings.pooling if task.kind == "classification" else "first"
-        classes, dropout = len(task.labels), settings.fine_tuning_dropout
-        objective = fine_tuning.Objective(encoders.model, self.kind or task.kind, classes, dropout, pooling)
-        recipe = fine_tuning.Recipe(
-            settings.fine_tuning_epochs, settings.weight_decay, WARM_UP, settings.eps, settings.clip, settings.matmul_precision
-        )
         indices, runs = zip(*seeds, strict=True)
         trained, repeats = [settings.trained_seeds[index] for index in indices], len(rates) // len(encoders.by_start)
         start = jax.tree.map(lambda leaf: np.concatenate([leaf] * repeats, axis=1), encoders.stacked(indices))
+        objective = self._objective(task)
+        program = objective.kind, task.name, objective.model.encoder.layers, len(rates)
+        if program not in self.compiled:
+            self.compiled[program] = self._compiled(objective, task, start)
+        ensemble, measure = self.compiled[program]
         every_rate = np.tile(rates, (len(seeds), 1))
-        ensemble = fine_tuning.build_ensemble(objective, recipe, task.feed, trained, runs, start, every_rate, self.mesh)
+        members = fine_tuning.start_members(objective, trained, runs, start, every_rate, ensemble.optimizer)
         arms = [f"{name}/rate-{rate:g}" for rate in dict.fromkeys(rates.tolist()) for name in encoders.by_start]
         arms = arms if repeats > 1 else list(encoders.by_start)
         names = [f"{seed}/run-{run}" if run < UNREPORTED else str(seed) for seed, run in zip(trained, runs, strict=True)]
-        params = self.stages.train(stage, ensemble, trained, runs, arms, names).members.state.params
+        params = self.stages.train(stage, ensemble, trained, runs, arms, names, start=members).members.state.params
+        return params, *measure(params, {split: task.splits[split] for split in splits})
+
+    def _objective(self, task: TaskData) -> fine_tuning.Objective:
+        """Return the objective of a task."""
+        pooling = self.settings.pooling if task.kind == "classification" else "first"
+        classes, dropout = len(task.labels), self.settings.fine_tuning_dropout
+        return fine_tuning.Objective(self.encoders.model, self.kind or task.kind, classes, dropout, pooling)
+
+    def _compiled(self, objective: fine_tuning.Objective, task: TaskData, start: PyTree) -> tuple[training.Ensemble, Measure]:
+        """Return the ensemble of members that start from encoders of these shapes, and the function that measures them."""
+        settings = self.settings
+        recipe = fine_tuning.Recipe(
+            settings.fine_tuning_epochs, settings.weight_decay, WARM_UP, settings.eps, settings.clip, settings.matmul_precision
+        )
 
         def measure(params: PyTree, rows: Mapping[str, TaskRows]) -> tuple[jax.Array, dict[str, jax.Array]]:
             confusions = {split: objective.confusion(params, batches) for split, batches in rows.items()}
             return training.all_finite(params), confusions
 
-        return params, *map_members(measure, params, {split: task.splits[split] for split in splits}, self.mesh)
+        ensemble = fine_tuning.build_ensemble(objective, recipe, task.feed, start, self.mesh)
+        return ensemble, member_map(measure, self.mesh)
