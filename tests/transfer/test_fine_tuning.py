@@ -142,6 +142,23 @@ def test_member_equals_solo_run(data):
 
 
 @pytest.mark.slow
+def test_one_ensemble_trains_several_lists_of_members(data):
+    """With other seeds, starts and rates, as ensembles of their own would, by one compiled program."""
+    model = bert.build(SHAPE, VOCABULARY, LENGTH)
+    objective = Objective(model, "classification", LABELS, dropout=0.1)
+    shared = build_ensemble(objective, RECIPE, feed_of(data), encoders([4], model, 1))
+    for seed, condition, rate in ((4, 0, 1e-2), (5, 3, 3e-3)):
+        rates = np.array([[rate]])
+        members = start_members(objective, [seed], [condition], encoders([seed], model, 1), rates, shared.optimizer)
+        found = training.train(shared, [seed], conditions=[condition], start=members)
+        _, expected = run(data, [seed], [condition], rates, model=model)
+        jax.tree.map(np.testing.assert_array_equal, found.members.state.params, expected.members.state.params)
+    assert len(shared.programs) == 1
+    with pytest.raises(ValueError, match=r"^start: expected members \[seed, arm\] of shape \(2, 1\), got \(1, 1\)$"):
+        training.train(shared, [4, 5], start=members)
+
+
+@pytest.mark.slow
 def test_training_equals_a_plain_loop(x64, data):
     """Warm-up over 2 of 8 steps, linear decay to 0; clipping at 1; no weight decay of biases and LayerNorms; no dropout."""
     model = bert.build(SHAPE, VOCABULARY, LENGTH)

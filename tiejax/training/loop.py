@@ -89,14 +89,15 @@ def train(
         callback: called after every chunk with its `Chunk`: the step, the seconds, and the chunk's records.
         progress: show a progress bar with the time left on standard error; by default if that is a terminal.
         start: members `[seed, arm]` to start from, instead of those of `Ensemble.start`: trained before, or with parameters
-            that differ between arms. The leaves of ties that are on at step 0 must be equal.
+            that differ between arms. The leaves of ties that are on at step 0 must be equal. A checkpoint that is resumed
+            comes before them.
 
     Returns:
         Members, records and times; the same in every process, except that only the first has records on disk.
 
     Raises:
-        ValueError: if seeds or conditions are invalid or a seed is repeated, or `records_on_disk` is given without
-            `checkpoints`.
+        ValueError: if seeds or conditions are invalid or a seed is repeated, `records_on_disk` is given without
+            `checkpoints`, or `start` has other numbers of seeds or arms.
         CheckpointMismatch: if the newest checkpoint belongs to another run.
     """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk, start)
@@ -132,7 +133,7 @@ class Training:
         on_disk, somewhere = cluster.agree([records_on_disk, checkpoints is not None])[0]
         if on_disk and not somewhere:
             raise ValueError("records_on_disk: requires checkpoints, next to which the files are written")
-        self._members = ensemble.start(seeds) if start is None else EnsembleState(start, jnp.int32(0))
+        self._members = ensemble.start(seeds) if start is None else _starting(ensemble, seeds, start)
         found: Records = {}
         restored = _restored(self._members, checkpoints, bool(on_disk)) if resume else None
         if restored is not None:
@@ -214,6 +215,14 @@ class Training:
         """Return the members, records and times of the training so far."""
         idle = 1 - self._worked_s / max(self._whole_s, 1e-9) if self._whole_s else 0.0
         return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)
+
+
+def _starting(ensemble: Ensemble, seeds: Sequence[int], start: TrainState) -> EnsembleState:
+    """Return given members before the first step; raises ValueError unless they are `[seed, arm]`."""
+    expected = len(seeds), len(ensemble.arm_ties)
+    if wrong := {leaf.shape[:2] for leaf in jax.tree.leaves(start.params)} - {expected}:
+        raise ValueError(f"start: expected members [seed, arm] of shape {expected}, got {wrong.pop()}")
+    return EnsembleState(start, jnp.int32(0))
 
 
 def _record_files(found: Records, checkpoints: Checkpoints | None) -> RecordFiles | None:

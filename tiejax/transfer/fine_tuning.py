@@ -131,10 +131,11 @@ def build_ensemble(
     encoders: PyTree,
     devices: int = 1,
 ) -> training.Ensemble:
-    """Return the ensemble that fine-tunes members `[seed, arm]`, which `start_members` makes with its optimizer.
+    """Return the ensemble that fine-tunes members `[seed, arm]`; its `init` only gives their shapes.
 
-    Each member has its own learning rate; a frozen encoder has zero updates. encoders: of members, `[seed, arm, ...]`, of which
-    only the number of arms and the shapes count, so that one ensemble trains all encoders of a shape.
+    Train it with `start=` members of `start_members`, which take its optimizer. Each member has its own learning rate; a frozen
+    encoder has zero updates. encoders: of members, `[seed, arm, ...]`, of which only the number of arms and the shapes count,
+    so that one ensemble trains all encoders of a shape.
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), encoders)
     arms = jax.tree.leaves(encoders)[0].shape[1]

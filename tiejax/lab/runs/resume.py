@@ -61,8 +61,8 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
     """Return the settings of the run in `out`, with appended seeds; raises BadInput if `argv` asks for other changes."""
     before, _ = command_line.parse(study.settings, study.command, [], base=out / CONFIG)
     now, _ = command_line.parse(study.settings, study.command, argv, base=out / CONFIG)
-    taken = [name for name in study.may_change if name not in study.adds or _adds(getattr(before, name), getattr(now, name))]
-    before = dataclasses.replace(before, **{name: getattr(now, name) for name in taken})
+    longer = [name for name in study.extends if _is_longer(getattr(now, name), getattr(before, name))]
+    before = dataclasses.replace(before, **{name: getattr(now, name) for name in (*study.may_change, *longer)})
     if study.appends and before.until is now.until is None:
         before = dataclasses.replace(before, seeds=_appended(before.seeds, now.seeds))
         if now.seeds is None or checks.seed_list(now.seeds) == checks.seed_list(before.seeds):
@@ -75,17 +75,16 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
     if changed:
         names = [line.partition(":")[0] for line in changed]
         only = "; seeds can only be appended" if study.appends and "seeds" in names else ""
-        only += "".join(f"; {name} can only be added" for name in study.adds if name in names)
+        for name in study.extends:
+            if name in names:
+                only += f"; {name} can only be added{'' if getattr(before, name) else ', to a run of several variants'}"
         raise BadInput(f"--resume: {out} was started with other settings ({'; '.join(changed)}){only}")
     return before.resolved()
 
 
-def _adds(before: Any, now: Any) -> bool:
-    """Return whether a resumed run may take the value `now` of a setting of `study.adds`: a list may only become longer."""
-    if not isinstance(before, list):
-        return True
-    named = [name for word in now for name in word.split(",")]
-    return bool(before) == bool(named) and {*before} <= {*named}
+def _is_longer(now: list[str], before: list[str]) -> bool:
+    """Return whether a list of names, which may be separated by commas, has all of another one, which is not empty."""
+    return bool(before) and {*before} <= {name for word in now for name in word.split(",")}
 
 
 def _appended(before: Any, now: Any) -> Any:

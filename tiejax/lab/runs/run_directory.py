@@ -169,8 +169,14 @@ class RunDirectory:
 
     @classmethod
     def grows(cls, study: Study, path: Path, settings: Any) -> bool:
-        """Return whether resolved settings add work to the run in `path`: append seeds, or change a setting of `study.adds`."""
-        if study.appends and checks.extends(settings.seeds, manifest.read(path).settings["seeds"]):
+        """Return whether resolved settings add work to the run in `path`.
+
+        They append seeds, extend a list of `study.extends`, or change a setting of `study.adds`.
+        """
+        found = manifest.read(path).settings
+        if study.appends and checks.extends(settings.seeds, found["seeds"]):
+            return True
+        if any(name in found and found[name] != getattr(settings, name) for name in study.extends):
             return True
         if not study.adds:
             return False
@@ -217,7 +223,7 @@ class RunDirectory:
         if resume:
             run = cls(path, lock, _as_started(study, path, asked))
             if cls.grows(study, path, settings):
-                run._grow(settings)
+                run._grow(settings, study.extends)
             return run
         if overwrite and state != "new":
             _empty(path)
@@ -230,8 +236,10 @@ class RunDirectory:
     def _write_config(self, settings: Any) -> None:
         replace(self.path / CONFIG, yaml_text.dump(dataclasses.asdict(settings)).encode())
 
-    def _grow(self, settings: Any) -> None:
+    def _grow(self, settings: Any, extends: Sequence[str]) -> None:
         """Take the seeds that the settings append to those of the run as its next part, and settings that add other work.
+
+        extends: lists to which the settings may have added.
 
         If the process is killed between the files, config.yaml asks for the seeds that run.json lacks, and resuming grows the
         run; without more seeds, the run is no longer finished, but its settings are those before. Files made from the seeds so
@@ -243,12 +251,18 @@ class RunDirectory:
             for name, digest in self.manifest.files.items()
             if name not in made and not name.startswith(f"{FIGURES}/")
         }
+        longer = {name: getattr(settings, name) for name in extends if name in self.manifest.settings}
         before = len(checks.seed_list(self.manifest.settings["seeds"]))
         if appended := settings.seed_list[before:]:
             self._write_config(settings)
             parts = (*self.manifest.all_parts, appended)
             tested = (*self.manifest.tested, *([before] if self.finished else []))
-            self._change(settings=self.manifest.settings | {"seeds": settings.seeds}, files=files, parts=parts, tested=tested)
+            self._change(
+                settings=self.manifest.settings | longer | {"seeds": settings.seeds}, files=files, parts=parts, tested=tested
+            )
+        elif any(self.manifest.settings[name] != values for name, values in longer.items()):
+            self._write_config(settings)
+            self._change(settings=self.manifest.settings | longer, files=files)
         else:
             self._change(files=files)
             self._write_config(settings)
@@ -378,7 +392,8 @@ def check_contents(path: Path, overwrite: bool) -> None:
 def _as_started(study: Study, path: Path, asked: dict[str, Any]) -> Manifest:
     """Return the manifest of a resumed run; raises BadInput if the run was started with other settings.
 
-    Seeds may be appended, and settings that did not exist when the run was started must have their defaults.
+    Seeds may be appended, lists of `study.extends` may have become longer, and settings that did not exist when the run was
+    started must have their defaults.
     """
     try:
         found = manifest.read(path)
@@ -387,6 +402,7 @@ def _as_started(study: Study, path: Path, asked: dict[str, Any]) -> Manifest:
     before = manifest.with_later(found.settings, study.settings(), study.may_change)
     if study.appends and checks.extends(asked["seeds"], before["seeds"]):
         before["seeds"] = asked["seeds"]
+    before |= {name: asked[name] for name in study.extends if before[name] and {*before[name]} <= {*asked[name]}}
     if changed := manifest.differences(before, asked):
         raise BadInput(
             f"--resume: {path} contains a run with other settings ({'; '.join(changed)}): its {CONFIG} has been edited, or "

@@ -53,8 +53,8 @@ class Study:
         command: the command line
         run: trains, analyses and writes the report: `(launched, console)` -> exit status
         may_change: settings that do not affect results, which a resumed run may change
-        adds: settings of `may_change` that add work; a finished run that is resumed with another value goes on; of a list,
-            nothing can be removed
+        adds: settings of `may_change` that add work; a finished run that is resumed with another value goes on
+        extends: lists to which a resumed run may add, if they were not empty; a finished run then goes on
         appends: whether a resumed run may append seeds; the settings are then `LookSettings`
         sizes: memory and disk space that a run needs, checked before anything is loaded
         prepare: loads the data, before the run directory is written to: `(settings, console, resume)` -> `launched.prepared`
@@ -71,6 +71,7 @@ class Study:
     run: Entry
     may_change: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
+    extends: tuple[str, ...] = ()
     appends: bool = False
     sizes: Sizes | None = None
     prepare: Entry | None = None

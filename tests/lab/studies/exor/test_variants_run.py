@@ -181,9 +181,7 @@ def test_appended_seeds_train_in_every_variant(finished, tmp_path):
 def test_variants_and_arms_can_be_added(finished, tmp_path):
     """The claims are then about all of them; what was finished is not trained again."""
     out = shutil.copytree(finished, tmp_path / "run")
-    before, found = tree(out), manifest.read(out)
-    listed = found.settings | {"variants": ["main", "dh"], "arms": ["published"]}  # as by earlier versions
-    dataclasses.replace(found, settings=listed).write(out)
+    before = tree(out)
     command = ["--out", str(out), "--resume", "--quiet"]
     assert resume.read(STUDY, [*command, "--variants", "half,main,dh"]).settings.variants == ["half", "main", "dh"]
     assert entry.main(STUDY, [*command, "--arms", "published,bias"]) == 0
@@ -197,6 +195,22 @@ def test_variants_and_arms_can_be_added(finished, tmp_path):
         costs[name] = tied - untied
     np.testing.assert_allclose(rows["price/main-bias"]["differences"], costs["main-bias"] - costs["main"], rtol=1e-12)
     assert (out / "dh" / "results.json").stat().st_mtime_ns == before["dh/results.json"][0]
+    assert manifest.read(out).settings["arms"] == ["published", "bias"]
+    (out / "config.yaml").write_text((out / "config.yaml").read_text().replace("- bias\n", ""))
+    with pytest.raises(BadInput, match=r"its config\.yaml has been edited"):
+        entry.main(STUDY, command)
+
+
+def test_a_run_of_a_version_without_variants_is_resumed(finished, tmp_path):
+    out = shutil.copytree(finished / "dh", tmp_path / "run")
+    found = manifest.read(out)
+    earlier = {name: value for name, value in found.settings.items() if name not in ("variants", "arms")}
+    dataclasses.replace(found, settings=earlier).write(out)
+    lines = (out / "config.yaml").read_text().splitlines(keepends=True)
+    (out / "config.yaml").write_text("".join(line for line in lines if not line.startswith(("variants:", "arms:"))))
+    before = tree(out)
+    assert entry.main(STUDY, ["--out", str(out), "--resume", "--quiet"]) == 0
+    assert tree(out) == before
 
 
 def test_variants_and_arms_cannot_be_removed(finished):
@@ -205,7 +219,7 @@ def test_variants_and_arms_cannot_be_removed(finished):
         entry.main(STUDY, [*TINY, "--variants", "dh,half", "--out", str(finished), "--resume"])
     with pytest.raises(BadInput, match=r"other settings \(arms: .*\); arms can only be added"):
         entry.main(STUDY, [*TINY, "--arms", "bias", "--out", str(finished), "--resume"])
-    with pytest.raises(BadInput, match=r"other settings \(.*variants: .*\); variants can only be added"):
+    with pytest.raises(BadInput, match=r"variants can only be added, to a run of several variants"):
         entry.main(STUDY, [*TINY, "--variants", "main,dh", "--out", str(finished / "dh"), "--resume"])
     assert tree(finished) == before
 

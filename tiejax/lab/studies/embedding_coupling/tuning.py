@@ -33,8 +33,8 @@ WARM_UP = 0.1  # fraction of the steps, as for BERT
 class Tuning(NamedTuple):
     """Fine-tuning of the encoders of one shape.
 
-    mesh: devices per member. compiled: what trains and measures members, so far, by what it depends on: several stages share
-    compiled programs. kind: of the head, instead of the kind of a task.
+    mesh: devices per member. compiled: the ensemble and the measure by head, task, number of layers and of arms, which stages
+    share. kind: of the head, instead of the kind of a task.
     """
 
     settings: Settings
@@ -133,10 +133,10 @@ class Tuning(NamedTuple):
         trained, repeats = [settings.trained_seeds[index] for index in indices], len(rates) // len(encoders.by_start)
         start = jax.tree.map(lambda leaf: np.concatenate([leaf] * repeats, axis=1), encoders.stacked(indices))
         objective = self._objective(task)
-        program = objective.kind, task.name, objective.model.encoder.layers, len(rates)
-        if program not in self.compiled:
-            self.compiled[program] = self._compiled(objective, task, start)
-        ensemble, measure = self.compiled[program]
+        key = objective.kind, task.name, objective.model.encoder.layers, len(rates)
+        if key not in self.compiled:
+            self.compiled[key] = self._compiled(objective, task, start)
+        ensemble, measure = self.compiled[key]
         every_rate = np.tile(rates, (len(seeds), 1))
         members = fine_tuning.start_members(objective, trained, runs, start, every_rate, ensemble.optimizer)
         arms = [f"{name}/rate-{rate:g}" for rate in dict.fromkeys(rates.tolist()) for name in encoders.by_start]

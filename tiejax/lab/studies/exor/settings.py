@@ -67,7 +67,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
             .5/.5; no pair of spellings is in conflict). Default: main, unless explicit distributions are given
         variants: several variants, such as main,dh,no-dh, trained one after the other with the same other settings, each in the
             folder of its name in the run directory; the report tests claims across variants: the price of tying in each, and
-            its differences between variants, paired by seed. With --resume, variants and arms can be added to a run of several
+            its differences between variants, paired by seed. With --resume --out, variants and arms can be added to a run of
+            several, by a list that also names those of the run
         zero: probabilities of the spellings of bit 0, such as [.1,.9]; any number of spellings
         one: probabilities of the spellings of bit 1
         doses: for each p in this list, train models with bit 0 spelled with probabilities p and 1 - p, all in one ensemble, to
@@ -362,7 +363,7 @@ STUDY = Study(
     ),
     run="tiejax.lab.studies.exor.variants_run:start",
     sizes=sizes,
-    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops", "tracker", "variants", "arms"),
-    adds=("variants", "arms"),
+    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops", "tracker"),
+    extends=("variants", "arms"),
     appends=True,
 )
