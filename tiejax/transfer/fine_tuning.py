@@ -45,6 +45,10 @@ class Objective:
         """Whether the encoder is frozen: only for a mix of layers."""
         return self.kind == "layer_mix"
 
+    def new_head(self, key: Key[Array, ""]) -> PyTree:
+        """Return the parameters of an untrained head."""
+        return init_head(key, self.kind, self.model.width, self.labels, self.model.encoder.layers)
+
     def logits(self, params: PyTree, rows: TaskRows, key: Key[Array, ""] | None) -> Float[Array, "rows length labels"]:
         """Return the logits of every label at every token. key: random key for dropout, None for no dropout."""
         encoder = jax.lax.stop_gradient(params[ENCODER]) if self.frozen else params[ENCODER]
@@ -109,11 +113,10 @@ def start_members(
 
     seeds, conditions: pre-training and fine-tuning seeds, which determine the heads. rates: learning rate of each member.
     """
-    model = objective.model
 
     def start_seed(seed_key: training.SeedKey, encoders: PyTree, rates: jax.Array) -> training.TrainState:
         key = jax.random.fold_in(training.stream(seed_key.key, "task head"), seed_key.condition)
-        head = init_head(key, objective.kind, model.width, objective.labels, model.encoder.layers)
+        head = objective.new_head(key)
 
         def member(encoder: PyTree, rate: jax.Array) -> training.TrainState:
             params = {ENCODER: encoder, HEAD: head}
@@ -151,8 +154,7 @@ def build_ensemble(
         return {**metrics, "finite": training.all_finite((params, metrics))}
 
     def init(key: jax.Array) -> PyTree:
-        head = init_head(key, objective.kind, objective.model.width, objective.labels, objective.model.encoder.layers)
-        return {ENCODER: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), HEAD: head}
+        return {ENCODER: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), HEAD: objective.new_head(key)}
 
     return training.Ensemble(
         init=init,

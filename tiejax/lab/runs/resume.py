@@ -61,7 +61,7 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
     """Return the settings of the run in `out`, with appended seeds; raises BadInput if `argv` asks for other changes."""
     before, _ = command_line.parse(study.settings, study.command, [], base=out / CONFIG)
     now, _ = command_line.parse(study.settings, study.command, argv, base=out / CONFIG)
-    longer = [name for name in study.extends if _is_longer(getattr(now, name), getattr(before, name))]
+    longer = [name for name in study.extends if checks.is_longer(getattr(now, name), getattr(before, name))]
     before = dataclasses.replace(before, **{name: getattr(now, name) for name in (*study.may_change, *longer)})
     if study.appends and before.until is now.until is None:
         before = dataclasses.replace(before, seeds=_appended(before.seeds, now.seeds))
@@ -80,11 +80,6 @@ def _resumed(study: Study, argv: Sequence[str], out: Path) -> Any:
                 only += f"; {name} can only be added{'' if getattr(before, name) else ', to a run of several variants'}"
         raise BadInput(f"--resume: {out} was started with other settings ({'; '.join(changed)}){only}")
     return before.resolved()
-
-
-def _is_longer(now: list[str], before: list[str]) -> bool:
-    """Return whether a list of names, which may be separated by commas, has all of another one, which is not empty."""
-    return bool(before) and {*before} <= {name for word in now for name in word.split(",")}
 
 
 def _appended(before: Any, now: Any) -> Any:

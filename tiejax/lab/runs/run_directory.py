@@ -402,7 +402,7 @@ def _as_started(study: Study, path: Path, asked: dict[str, Any]) -> Manifest:
     before = manifest.with_later(found.settings, study.settings(), study.may_change)
     if study.appends and checks.extends(asked["seeds"], before["seeds"]):
         before["seeds"] = asked["seeds"]
-    before |= {name: asked[name] for name in study.extends if before[name] and {*before[name]} <= {*asked[name]}}
+    before |= {name: asked[name] for name in study.extends if checks.is_longer(asked[name], before[name])}
     if changed := manifest.differences(before, asked):
         raise BadInput(
             f"--resume: {path} contains a run with other settings ({'; '.join(changed)}): its {CONFIG} has been edited, or "

@@ -38,6 +38,11 @@ def check_seeds(seeds: int | list[int]) -> None:
         raise BadInput(f"--seeds: expected distinct seeds, but {repeated[0]} is repeated")
 
 
+def is_longer(names: list[str], before: list[str]) -> bool:
+    """Return whether a list of names, which may be separated by commas, has all of another one, which is not empty."""
+    return bool(before) and {*before} <= {name for word in names for name in word.split(",")}
+
+
 def extends(seeds: int | list[int], before: int | list[int]) -> bool:
     """Return whether a value of the setting `seeds` names all seeds of another, in the same order, and then more."""
     now, then = seed_list(seeds), seed_list(before)
