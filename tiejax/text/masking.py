@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Integer, Key, UInt32
-from scipy import stats
+from scipy import special
 
 from tiejax.text.twins import Twins
 
@@ -49,7 +49,7 @@ def slots_for(places: int | float, variance: int | float = 0, most: int | None =
     """
     highest = math.ceil(places + 7 * math.sqrt(variance))
     highest = highest if most is None else min(highest, most)
-    return min(highest, int(stats.binom.isf(1e-12, highest, MASKED)) + 1)
+    return min(highest, math.ceil(special.bdtrik(1 - 1e-12, highest, MASKED)) + 1)
 
 
 @dataclasses.dataclass(frozen=True)

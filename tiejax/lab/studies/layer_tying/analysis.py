@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from tiejax.lab.runs.gate import untested
 from tiejax.lab.runs.parts import Looks
@@ -113,7 +113,7 @@ def perplexity(loss: np.ndarray, tokens: float = 1.0) -> dict[str, Any]:
     nats = np.asarray(loss, dtype=float) * tokens
     interval = None
     if len(nats) > 1:
-        half = stats.t.ppf(0.975, len(nats) - 1) * nats.std(ddof=1) / np.sqrt(len(nats))
+        half = special.stdtrit(len(nats) - 1, 0.975) * nats.std(ddof=1) / np.sqrt(len(nats))
         interval = np.exp([nats.mean() - half, nats.mean() + half]).tolist()
     return {"seeds": np.exp(nats).tolist(), "mean": float(np.exp(nats.mean())), "interval": interval}
 
