@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import pydoc_data.topics
 import shlex
 import time
@@ -74,13 +75,16 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return environment variables with which processes share compiled programs and compute the same bits."""
-    return {
+    """Return environment variables with which processes share compiled programs and compute the same bits.
+
+    Those that are set, as they are within pytest, stay as they are.
+    """
+    wanted = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
+    return {name: os.environ.get(name, value) for name, value in wanted.items()}
 
 
 def uninterrupted(folder: Path, study: str, argv: list[str]) -> Run:
