@@ -1,4 +1,4 @@
-"""Settings of all tests: a temporary folder, faster compilation, and checks of array shapes and dtypes at every call."""
+"""Settings of all tests: a temporary folder, faster compilation, and, by default, checks of shapes and dtypes at every call."""
 
 import atexit
 import gc
@@ -51,7 +51,7 @@ import jaxtyping
 import pytest
 
 # Installed before any test imports these packages: every annotated signature is then checked at each call. It takes a sixth of
-# the time, so `.ci/run` checks signatures in the tests of the README alone.
+# the time. `.ci/run` turns it off for slow tests and tests of parity.
 PACKAGES = (
     "system",
     "tying",
@@ -82,6 +82,14 @@ def blank_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(undrawn.figures, "drawn", undrawn.blank)
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def environment_of_forked_processes() -> None:
+    """Keep the environment that processes start with; see `forked.py`."""
+    import forked
+
+    forked.first_environment()
 
 
 @pytest.fixture(autouse=True, scope="session")

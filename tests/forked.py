@@ -1,7 +1,11 @@
-"""Processes of tests, forked from one that has imported jax and the studies: importing takes longer than what most of them do.
+"""Processes of tests, forked from one that has imported jax and the studies, which takes a quarter of the time of a small run.
 
-A test has a `Forked` in the place of a `subprocess.Popen`: a real process, to be killed and waited for. This file, run as a
-script, is the process that is forked, one per worker of pytest: it reads requests from the socket on its standard input.
+A `Forked` takes the place of a `subprocess.Popen`: a real process, to be killed and waited for. It differs from one that
+`start_python` starts in two ways: modules are imported already, so that a missing import does not show, and all have one hash
+seed, so that a result that depends on the order of a set does not show. Tests of faults and of wheels start new processes.
+
+This file, run as a script, is the process that is forked, one per worker of pytest: it reads requests from the socket on its
+standard input.
 """
 
 import atexit
@@ -12,6 +16,7 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +26,7 @@ from typing import Any
 STUDIES = ("causal_untying", "compare", "diagnosis", "embedding_coupling", "exor", "layer_tying", "text_mlm", "untying")
 PR_SET_CHILD_SUBREAPER = 36
 DEVICES = "JAX_NUM_CPU_DEVICES"
-CHANGED_LATER = {"PYTEST_CURRENT_TEST", DEVICES}  # variables that a forked process can still heed
+CHANGED_LATER = {"PYTEST_CURRENT_TEST", "MPLBACKEND", DEVICES}  # variables that a forked process can still heed
 
 
 class Forked(subprocess.Popen):
@@ -32,9 +37,14 @@ class Forked(subprocess.Popen):
         _, _, _, _, cwd, env, _, _, _, stdin, _, _, stdout, _, stderr, *_ = how
         request = json.dumps({"argv": args[1:], "cwd": str(cwd or os.getcwd()), "env": env}).encode()
         server = _server()
+        _adopt(True)  # a process whose parent has ended
         socket.send_fds(server, [len(request).to_bytes(4, "big")], [stdin, stdout, stderr])
         server.sendall(request)
         self.pid = int.from_bytes(_read(server, 4), "big")
+        _adopt(False)  # as other tests expect
+        if not self.pid:
+            raise OSError("no process could be forked")
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises ChildProcessError if it is no child
         self._child_created = True
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
@@ -42,21 +52,27 @@ class Forked(subprocess.Popen):
 
 def can_fork(env: dict[str, str]) -> bool:
     """Return whether a forked process can have this environment: that of the first, except for a few variables."""
-    changed = {name for name, _ in env.items() ^ _first_environment().items()}
-    return sys.platform == "linux" and changed <= CHANGED_LATER
+    changed = {name for name, _ in env.items() ^ first_environment().items()}
+    return sys.platform == "linux" and changed <= CHANGED_LATER and env.get(DEVICES, "1").isdigit()
 
 
 @functools.cache
-def _first_environment() -> dict[str, str]:
+def first_environment() -> dict[str, str]:
+    """Return the environment at the first call, which `conftest.py` makes before any test: tests change theirs."""
     return {name: value for name, value in os.environ.items() if name not in CHANGED_LATER}
+
+
+def _adopt(whether: bool) -> None:
+    """Make processes whose parents have ended children of this one, or of init."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(whether), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 @functools.cache
 def _server() -> socket.socket:
-    """Start the process that is forked. Processes whose parents have ended become children of this one."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    """Start the process that is forked; return the socket for requests."""
     ours, theirs = socket.socketpair()
-    server = subprocess.Popen([sys.executable, __file__], stdin=theirs, env=_first_environment())
+    server = subprocess.Popen([sys.executable, __file__], stdin=theirs, env=first_environment())
     theirs.close()
 
     def close() -> None:
@@ -85,30 +101,37 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
             return None
         request = json.loads(_read(connection, int.from_bytes(first, "big")))
         number, to_number = os.pipe()
-        between = os.fork()
-        if not between:
-            child = os.fork()
-            if child:  # this process ends at once, so that the test's process adopts its child
-                os.write(to_number, child.to_bytes(4, "big"))
-                os._exit(0)
+        if not os.fork():
+            _fork_and_end(to_number)
             for place, descriptor in enumerate(descriptors):
                 os.dup2(descriptor, place)
-        else:
-            os.waitpid(between, 0)
-            connection.sendall(os.read(number, 4))
-        for descriptor in (number, to_number, *descriptors):
-            os.close(descriptor)
-        if not between:
+            for descriptor in (number, to_number, *descriptors):
+                os.close(descriptor)
             connection.close()
             return request
+        os.wait()
+        os.close(to_number)
+        connection.sendall(os.read(number, 4) or bytes(4))  # 0 if the second fork failed
+        for descriptor in (number, *descriptors):
+            os.close(descriptor)
+
+
+def _fork_and_end(to_number: int) -> None:
+    """Go on in a child, whose number is written, and end this process, so that the process of the test adopts the child."""
+    try:
+        child = os.fork()
+    except OSError:
+        os._exit(1)
+    if child:
+        os.write(to_number, child.to_bytes(4, "big"))
+        os._exit(0)
 
 
 def become(request: dict[str, Any]) -> None:
     """Run what a request names, as if this process had been started with its arguments."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 (open until the process ends)
-        if name == "stderr":
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+        old, mode = getattr(sys, name), "w" if number else "r"
+        stream = open(number, mode, 1 if number == 2 else -1, old.encoding, old.errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     os.environ.clear()
@@ -127,8 +150,10 @@ def main() -> None:
     importlib.import_module("tiejax.lab.reporting.figures")
     gc.collect()
     gc.freeze()
-    with warnings.catch_warnings(action="ignore"):  # of jax, which has not started any threads yet
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends pytest, which ends this process
+    with warnings.catch_warnings(action="ignore"):  # of threads, of which jax has not started any
         request = serve(connection)
+    signal.signal(signal.SIGINT, interrupt)
     if request:
         become(request)
 

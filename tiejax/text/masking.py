@@ -49,7 +49,7 @@ def slots_for(places: int | float, variance: int | float = 0, most: int | None =
     """
     highest = math.ceil(places + 7 * math.sqrt(variance))
     highest = highest if most is None else min(highest, most)
-    return min(highest, math.ceil(special.bdtrik(1 - 1e-12, highest, MASKED)) + 1)
+    return min(highest, math.ceil(special.bdtrik(1 - 1e-12, highest, MASKED)) + 1) if highest else 0
 
 
 @dataclasses.dataclass(frozen=True)

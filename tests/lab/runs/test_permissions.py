@@ -8,7 +8,7 @@ import os
 
 import pytest
 from directories import make_run
-from processes import SCRIPT, end, start, start_python, tree
+from processes import SCRIPT, UNDRAWN, end, start_python, tree
 
 # PR_CAPBSET_DROP of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, which child processes then do not have.
 WITHOUT_RIGHTS = """
@@ -30,7 +30,7 @@ def forbidden(path, mode):
 
 
 def run(*argv):
-    return end(start_python("-c", WITHOUT_RIGHTS, SCRIPT, *argv))
+    return end(start_python("-c", WITHOUT_RIGHTS, UNDRAWN, SCRIPT, *argv))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_run_that_cannot_write_checkpoints_can_be_resumed(tmp_path):
     assert len(ended.err.splitlines()) == 1, ended.err
     assert str(out / "checkpoints") in ended.err
     assert not (out / "results.json").exists()
-    ended = end(start(*small, "--out", out, "--resume"))
+    ended = run(*small, "--out", out, "--resume")
     assert ended.status == 0, ended
     assert (out / "results.json").exists()
     assert os.listdir(out / "checkpoints")
