@@ -85,14 +85,6 @@ def blank_figures() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def environment_of_forked_processes() -> None:
-    """Keep the environment that processes start with; see `forked.py`."""
-    import forked
-
-    forked.first_environment()
-
-
-@pytest.fixture(autouse=True, scope="session")
 def one_device() -> Iterator[Callable[[], None]]:
     """Keep one CPU device in this process, also if a test runs a command in it before jax has started.
 

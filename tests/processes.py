@@ -7,12 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from forked import Forked, can_fork
 
 from tiejax.lab.runs import entry
 from tiejax.lab.settings.study import Study
@@ -83,24 +82,17 @@ def start(
     *argv: object, env: dict[str, str] | None = None, cwd: Path | None = None, script: Path = SCRIPT
 ) -> subprocess.Popen[str]:
     """Start an experiment's command in a new process, with blank figures."""
-    environment = os.environ | (env or {})
-    return _open(Forked if can_fork(environment) else subprocess.Popen, [UNDRAWN, script, *argv], environment, cwd)
+    return start_python(UNDRAWN, script, *argv, env=env, cwd=cwd)
 
 
 def start_python(*argv: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:
-    return _open(subprocess.Popen, argv, os.environ | (env or {}), cwd)
-
-
-def _open(
-    kind: type[subprocess.Popen[str]], argv: Sequence[object], environment: dict[str, str], cwd: Path | None
-) -> subprocess.Popen[str]:
-    return kind(
+    return subprocess.Popen(
         [sys.executable, *map(str, argv)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=os.environ | (env or {}),
         cwd=cwd,
     )
 
