@@ -45,6 +45,15 @@ def test_seeds_needed_is_the_smallest_number():
     assert smallest_detectable(3.0, n, 0.01, 1) <= 0.4 < smallest_detectable(3.0, n - 1, 0.01, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sides", [1, 2])
+def test_seeds_that_cannot_be_enough_are_not_simulated_and_the_others_are(sides):
+    """Against a search that simulates every number of seeds near the smallest possible p."""
+    for deviation in (0.3, 0.35, 0.4, 0.5, 0.6):
+        enough = (n for n in range(10, 40) if smallest_detectable(deviation, n, 0.003, sides) <= 0.5)
+        assert seeds_needed(deviation, 0.5, 0.003, sides) == next(enough)
+
+
 def test_sign_flips_need_a_number_of_seeds_whatever_the_difference():
     # 2 x 2^-n <= .05 from n = 6 on.
     assert seeds_needed(1e-6, 1.0, 0.05, sides=2) == 6
