@@ -1,7 +1,9 @@
 """What more seeds would show: the smallest detectable difference, and the number of seeds that a margin needs."""
 
+import bisect
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy import special  # scipy.stats takes half a second to import
@@ -51,22 +53,24 @@ def _simulated(n: int, alpha: float, sides: int) -> float:
 def seeds_needed(deviation: float, difference: float, alpha: float, sides: int) -> int:
     """Return the smallest number of seeds for which `smallest_detectable` is at most `difference`.
 
-    It is at least the number with which a sign-flip test can reach p <= alpha at all.
+    It is at least the number with which a sign-flip test can reject at all: p is at least sides 2^(-n).
     """
 
+    def may_be_enough(n: int) -> bool:  # without a simulation
+        return sides * 2.0**-n <= alpha and AT_LEAST * _by_t(n, alpha, sides) * deviation <= difference
+
     def enough(n: int) -> bool:
-        if sides * 2.0**-n > alpha or AT_LEAST * _by_t(n, alpha, sides) * deviation > difference:  # saves a simulation
-            return False
         return smallest_detectable(deviation, n, alpha, sides) <= difference
 
-    high = 2
-    while not enough(high):
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return _first(enough, _first(may_be_enough, 2))
+
+
+def _first(true: Callable[[int], bool], low: int) -> int:
+    """Return the smallest number from `low` on for which a function is true, if it is for all larger ones."""
+    high, step = low, 1
+    while not true(high):
+        low, high, step = high + 1, high + step, 2 * step
+    return low + bisect.bisect_left(range(low, high), True, key=true)
 
 
 def fewest_seeds(claims: int) -> int:
