@@ -35,15 +35,13 @@ HOW_TO_READ = f"""
 ## How to read the tables
 
 Each question has a table with a row for every registered claim that was tested by the present rules with at least
-{FEWEST} seeds. [More questions]({DETAILS}), about the price of tying and the theory of the distributional hypothesis,
-and the commands of all runs are on a second page. *Difference*: what is subtracted from what, with its unit. The rows
-of `exor-price` for main, dh and no-dh are about the same models as those of `exor-main`, `exor-dh` and `exor-no-dh`,
-tested in another family; in those of `exor-rates`, tied and untied models each have their best learning rate.
-*Adjusted interval*: it takes the number of claims of its run into account, and is wider than the 95 % intervals
-above. *Verdicts* are those of a [stronger test](results/README.md#how-claims-are-tested), so that a claim may be
-decided although its adjusted
-interval contains 0. An undecided claim is not evidence of no difference. Exploratory estimates are in the JSON files
-and on the pages of the [results](results/README.md); nothing is argued from them.
+{FEWEST} seeds. [More questions]({DETAILS}) and the commands of all runs are on a second page. *Difference*: what is
+subtracted from what, with its unit. The rows of `exor-price` for main, dh and no-dh are about the same models as
+those of `exor-main`, `exor-dh` and `exor-no-dh`, tested in another family; in those of `exor-rates`, tied and untied
+models each have their best learning rate. *Adjusted interval*: it takes the number of claims of its run into account.
+*Verdicts* are those of a [stronger test](results/README.md#how-claims-are-tested), so that a claim may be decided
+although its adjusted interval contains 0. An undecided claim is not evidence of no difference. Exploratory estimates
+are on the pages of the [results](results/README.md); nothing is argued from them.
 """
 DETAILS_HEAD = f"""# Evidence: details
 
