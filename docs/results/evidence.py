@@ -40,8 +40,8 @@ subtracted from what, with its unit. The rows of `exor-price` for main, dh and n
 those of `exor-main`, `exor-dh` and `exor-no-dh`, tested in another family; in those of `exor-rates`, tied and untied
 models each have their best learning rate. *Adjusted interval*: it takes the number of claims of its run into account.
 *Verdicts* are those of a [stronger test](results/README.md#how-claims-are-tested), so that a claim may be decided
-although its adjusted interval contains 0. An undecided claim is not evidence of no difference. Exploratory estimates
-are on the pages of the [results](results/README.md); nothing is argued from them.
+although its adjusted interval contains 0. An undecided claim is not evidence of no difference. *The same*: that
+claim, another run. Nothing is argued from exploratory estimates (on [other pages](results/README.md)).
 """
 DETAILS_HEAD = f"""# Evidence: details
 

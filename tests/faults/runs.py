@@ -14,7 +14,7 @@ from typing import Any
 
 import coupling_runs
 import numpy as np
-from processes import EXPERIMENTS, UNDRAWN, Ended, end, start, start_python, wait_until
+from processes import EXPERIMENTS, Ended, end, start, wait_until
 from safetensors import safe_open
 
 EXOR = shlex.split("--bits 4 --seeds 2 --steps 400 --record_every 20 --exact_every 100 --half_period 100")
@@ -106,9 +106,9 @@ def uninterrupted(folder: Path, study: str, argv: list[str]) -> Run:
 
 
 def go(run: Run, out: Path, *more: object) -> Ended:
-    """Run the command of a run in another directory until it ends, in a new process, with a hash seed of its own."""
+    """Run the command of a run in another directory until it ends."""
     env = environment(run.out.parent)
-    return end(start_python(UNDRAWN, run.script, *run.argv, "--out", out, *more, env=env), timeout=900)
+    return end(start(*run.argv, "--out", out, *more, script=run.script, env=env), timeout=900)
 
 
 def assert_same_result(out: Path, run: Run) -> None:

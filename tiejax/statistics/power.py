@@ -66,7 +66,7 @@ def seeds_needed(deviation: float, difference: float, alpha: float, sides: int) 
 
 
 def _first(true: Callable[[int], bool], low: int) -> int:
-    """Return the smallest number from `low` on for which a function is true, if it is for all larger ones."""
+    """Return the smallest number from `low` on for which a function is true; it must be true for all larger ones, too."""
     high, step = low, 1
     while not true(high):
         low, high, step = high + 1, high + step, 2 * step

@@ -45,7 +45,7 @@ def newcombe(first: np.ndarray, second: np.ndarray, alpha: float) -> tuple[float
 
 
 def wilson(yes: int, n: int, alpha: float) -> tuple[float, float]:
-    r"""Return Wilson's score interval of a proportion p = yes / n at level 1 - alpha.
+    """Return Wilson's score interval of a proportion p = yes / n at level 1 - alpha.
 
         (p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
 
