@@ -113,7 +113,7 @@ def test_the_command_runs_where_no_checkout_is(wheel, tmp_path):
 
 
 def assert_all_works_from(place, tmp_path, *before):
-    """Import the package from this entry of the path, check a checkpoint and diagnose it, read a named configuration.
+    """Import the package from this entry of the path, check a checkpoint and diagnose it, run a named configuration.
 
     before: a command that starts these commands.
     """
@@ -131,8 +131,10 @@ def assert_all_works_from(place, tmp_path, *before):
     assert where.startswith(str(place / "tiejax"))
     assert ": agrees: " in run("-m", "tiejax", "check", folder)
     run("-m", "tiejax", "diagnose", folder, "--out", "diagnosed")
-    assert "<style>" in (tmp_path / "diagnosed" / "report.html").read_text()
-    assert "variant: dh" in run("-m", "tiejax", "exor", "--config", "exor/dh", "--print_config")
+    run("-m", "tiejax", "exor", "--config", "exor/dh", *TINY, "--out", "run")
+    assert "variant: dh" in (tmp_path / "run" / "config.yaml").read_text()
+    for out in ("diagnosed", "run"):
+        assert "<style>" in (tmp_path / out / "report.html").read_text()
     assert "exor/dh" in run("-m", "tiejax", "--print-completion", "bash")
 
 
