@@ -1,4 +1,4 @@
-"""Settings of all tests: a temporary folder, faster compilation, and, by default, checks of shapes and dtypes at every call."""
+"""Settings of all tests: a temporary folder, faster compilation, and, on request, checks of shapes and dtypes at every call."""
 
 import atexit
 import gc
@@ -50,8 +50,8 @@ import jax
 import jaxtyping
 import pytest
 
-# Installed before any test imports these packages: every annotated signature is then checked at each call. It takes a sixth of
-# the time. `.ci/run` turns it off for slow tests and tests of parity.
+# With TIEJAX_TESTS_SIGNATURES=1, as in `.ci/run`, every annotated signature of these packages is checked at each call, which
+# takes a sixth of the time. Installed before any test imports them.
 PACKAGES = (
     "system",
     "tying",
@@ -64,7 +64,7 @@ PACKAGES = (
     "statistics",
     "lab.studies",
 )
-if os.environ.get("TIEJAX_TESTS_SIGNATURES") != "0":
+if os.environ.get("TIEJAX_TESTS_SIGNATURES") == "1":
     jaxtyping.install_import_hook([f"tiejax.{package}" for package in PACKAGES], "typechecks.check")
 
 gc.set_threshold(50_000)  # as the package's commands do
