@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from tiejax.lab.studies.exor.variants import across_claims, costs_by_seed
+from tiejax.lab.runs.parts import Looks
+from tiejax.lab.studies.exor.variants import across_claims, costs_by_seed, of_first
+from tiejax.lab.studies.exor.variants_run import summarise
 from tiejax.statistics.claims import assess
 
 SPELLINGS = {
@@ -74,3 +76,23 @@ def test_diverged_members_have_the_worst_loss_and_runs_without_exact_risk_are_le
         arm["exact_cross_entropy"] = None
     assert [claim.id for claim in across_claims({"main": run, "dh": without})] == ["tying-costs/main"]
     assert math.isfinite(sum(costs_by_seed(run).values()))
+
+
+def test_claims_are_tested_again_with_appended_seeds_at_a_share_of_the_level():
+    """Of 24 seeds the first 12 show a price, and the others the opposite: the verdict of the first look stays."""
+    costs = np.r_[np.full(12, 0.2), np.full(12, -0.2)] + 0.01 * np.sin(np.arange(24))
+    run = body("dh", [*range(24)], [0.5] * 24, (0.5 + costs).tolist())
+    run |= dict.fromkeys(("model", "steps", "solving_window", "solved", "solve_time")) | {
+        "excluded_seeds": [], "non_finite": [], "bayes": {"splits": {"train": {"cross_entropy": 0.3}}}, "claims": [],
+        "timing": {"train_s": 1.0, "compile_s": 1.0, "model_steps_per_s": 1.0},
+    }  # fmt: skip
+    found = summarise({"dh": run}, ["dh"], ["published"], Looks([12, 24], [12, 24], appended=True))
+    (row,) = found["claims"]
+    assert (row["id"], row["n"], row["look"], row["verdict"]) == ("tying-free/dh", 24, 12, "contradicted")
+    assert row["estimate"] == pytest.approx(costs.mean())
+    assert row["adjusted_level"] == 0.975
+    assert found["looks"] == {"planned": [12, 24], "done": [12, 24], "appended": True}
+    (first,) = assess(across_claims({"dh": of_first(run, 12)}), 2)
+    assert row["p_adjusted"] == first["p_adjusted"]
+    (at_once,) = summarise({"dh": run}, ["dh"], ["published"], Looks([], []))["claims"]
+    assert (at_once["verdict"], at_once["adjusted_level"]) == ("undecided", 0.95)

@@ -176,6 +176,11 @@ def test_appended_seeds_train_in_every_variant(finished, tmp_path):
     np.testing.assert_allclose(
         found["claims"][0]["differences"][:2], results(finished)["claims"][0]["differences"], rtol=1e-4, atol=1e-5
     )
+    # The claims had been tested with 2 seeds.
+    assert found["looks"] == results(out / "dh")["looks"] == {"planned": [2, 3], "done": [2, 3], "appended": True}
+    levels = {row["adjusted_level"] for row in found["claims"] if row["family"] == "registered"}
+    assert levels == {1 - 0.05 / 2 / 2}  # two looks at two claims
+    assert "seeds were appended to a finished run" in (out / "report.html").read_text()
 
 
 def test_variants_and_arms_can_be_added(finished, tmp_path):

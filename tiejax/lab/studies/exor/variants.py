@@ -33,6 +33,23 @@ CHANGES = {
 INTERACTIONS = (("main", "half"), ("no-dh", "dh"))
 
 
+def claims_of_all(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> list[Claim]:
+    """Return the claims across variants and those about arms, one family; bodies: see `arm_claims`."""
+    published = {name: bodies[name] for name in variants if name in bodies}
+    return [*across_claims(published), *arm_claims(bodies, variants, arms)]
+
+
+def of_first(body: Mapping[str, Any], seeds: int) -> dict[str, Any]:
+    """Return the body of results.json with the final values of the first `seeds` seeds only, as claims take them."""
+
+    def first(values: Any) -> Any:
+        if isinstance(values, Mapping):
+            return {name: first(each) for name, each in values.items()}
+        return values[:seeds] if values is not None else None
+
+    return {**body, "seeds": body["seeds"][:seeds], "final": first(body["final"])}
+
+
 def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
     """Return the claims about the price of tying in several variants, and about its differences between them: one family.
 

@@ -18,7 +18,7 @@ from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched, prepare, reserve
-from tiejax.lab.runs.parts import InSeries, value_of_first
+from tiejax.lab.runs.parts import InSeries, Looks, facts_of, looks_done, value_of_first
 from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
 from tiejax.lab.runs.resume import Request
 from tiejax.lab.runs.run_directory import CONFIG, RESULTS, RunDirectory, check_contents
@@ -26,9 +26,9 @@ from tiejax.lab.runs.train import begin, write_environment
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor import best_rates, study, variants_page
 from tiejax.lab.studies.exor.settings import STUDY, Settings
-from tiejax.lab.studies.exor.variants import across_claims, arm_claims
+from tiejax.lab.studies.exor.variants import claims_of_all, of_first
 from tiejax.statistics.arms import ARMS
-from tiejax.statistics.claims import assess
+from tiejax.statistics.claims import Claim, assess_in_looks
 from tiejax.system.json_values import plain
 from tiejax.training import cluster
 
@@ -54,7 +54,8 @@ def run(launched: Launched, console: Console) -> int:
         return 0
 
     with console.stage("analysis"):
-        results = plain(summarise(bodies, settings.variants, settings.arms) | tuning)
+        looks = looks_done(launched, [settings.number_of_seeds])
+        results = plain(summarise(bodies, settings.variants, settings.arms, looks) | tuning)
     # The results of a variant are files of this run too: it is not whole if they change.
     directory.add([Path(out, RESULTS) for out in outs])
     report = write_outputs(console, directory, settings, results, variants_page.plot_all(results), variants_page.page)
@@ -162,10 +163,16 @@ def _train(launched: Launched, own: Settings, console: Console, stop: Stop, seri
         return study.train_and_report(ready, console, stop, study.kind_of(own), series)
 
 
-def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str]) -> dict[str, Any]:
-    """Return the content of results.json; bodies: that of each run, by `run_name`."""
+def summarise(
+    bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], arms: Sequence[str], looks: Looks
+) -> dict[str, Any]:
+    """Return the content of results.json; bodies: that of each run, by `run_name`; looks: of the claims across runs."""
     some = next(iter(bodies.values()))
-    published = {name: bodies[name] for name in variants if name in bodies}
+    done = looks.done or [len(some["seeds"])]
+
+    def claims_on(seeds: int) -> list[Claim]:
+        return claims_of_all({name: of_first(body, seeds) for name, body in bodies.items()}, variants, arms)
+
     return {
         "experiment": "exor",
         "variants": list(bodies),
@@ -173,7 +180,8 @@ def summarise(bodies: Mapping[str, Mapping[str, Any]], variants: Sequence[str], 
         "excluded_seeds": sorted({seed for body in bodies.values() for seed in body["excluded_seeds"]}),
         "non_finite": [{"variant": name, **row} for name, body in bodies.items() for row in body["non_finite"]],
         "runs": {name: _summary(body) for name, body in bodies.items()},
-        "claims": assess([*across_claims(published), *arm_claims(bodies, variants, arms)]),
+        "claims": assess_in_looks(claims_on, done, max(1, len(looks.planned))),
+        **facts_of(looks, []),
         "timing": _timing([body["timing"] for body in bodies.values()]),
     }
 
