@@ -39,7 +39,7 @@ def loss_of(forward, x):
 
 
 def largest_difference(one, other):
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    pairs = zip(jax.tree.leaves(jax.device_get(one)), jax.tree.leaves(jax.device_get(other)), strict=True)
     return max(float(np.abs(a - b).max() / (np.abs(b).max() + 1e-30)) for a, b in pairs)
 
 
@@ -76,7 +76,7 @@ def gradients_by_use(owner):
     """Return the gradient of the loop for weights copied to every layer: one gradient per use."""
     _, params, x = stack(rematerialise=False)
     copied = jax.tree.map(lambda leaf: leaf[np.array(owner)], params)
-    return jax.jit(jax.grad(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x)))(copied)
+    return jax.device_get(jax.jit(jax.grad(loss_of(lambda p, x: loop(p, x, range(LAYERS)), x)))(copied))
 
 
 @pytest.mark.slow
@@ -100,13 +100,13 @@ def test_gradient_of_an_owner_is_the_sum_over_its_uses(x64, rematerialise):
     tied = jax.jit(jax.grad(loss_of(lambda p, x: model.apply({"params": p}, x, owner), x)))(params)
     by_use = gradients_by_use(tuple(owner.tolist()))
     expected = jax.tree.map(
-        lambda leaf: jnp.stack([leaf[0] + leaf[1] + leaf[3], jnp.zeros_like(leaf[0]), leaf[2], jnp.zeros_like(leaf[0])]), by_use
+        lambda leaf: np.stack([leaf[0] + leaf[1] + leaf[3], np.zeros_like(leaf[0]), leaf[2], np.zeros_like(leaf[0])]), by_use
     )
     assert largest_difference(tied, expected) < 1e-12
 
     sends = jnp.asarray(sends_gradient(owner, "owner"))
     first = jax.jit(jax.grad(loss_of(lambda p, x: model.apply({"params": p}, x, owner, sends), x)))(params)
-    expected = jax.tree.map(lambda leaf: leaf.at[jnp.array([1, 3])].set(0), by_use)
+    expected = jax.tree.map(lambda leaf: leaf * np.array([1, 0, 1, 0]).reshape(-1, *[1] * (leaf.ndim - 1)), by_use)
     assert largest_difference(first, expected) < 1e-12
 
 

@@ -433,6 +433,7 @@ def test_clipping_in_the_step_counts_a_tied_pair_once(x64):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), ours.params, expected)
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_would_count_a_tied_pair_twice_is_refused():
     """The commonest recipe clips inside the optimizer; an ensemble of models without ties accepts it."""
     jax.clear_caches()  # of traces in float64 by tests before this one, which jax would reuse

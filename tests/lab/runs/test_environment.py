@@ -45,6 +45,11 @@ def test_a_file_of_flags_is_read(tmp_path, monkeypatch):
     assert environment.os.environ["XLA_FLAGS"] == "--xla_a=1 --xla_b=2 --xla_c=3"
 
 
+def slow(*values):
+    """Return the parameters of a test of one more process."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("flags", ["intra_op_parallelism_threads=1", "--xla_a=1 intra_op_parallelism_threads=1"])
 def test_words_at_which_xla_would_stop_reading_are_refused(flags, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", flags)
@@ -56,9 +61,11 @@ def test_words_at_which_xla_would_stop_reading_are_refused(flags, monkeypatch):
     ("flags", "words"),
     [
         ("--xla_cpu_enable_fast_math=false threads=1", "expected flags that begin with --, got 'threads=1'"),
-        ("--xla_cpu_enable_fast_math=false --xla_no_such=1", "unknown to XLA or invalid: --xla_no_such=1"),
-        ("--xla_cpu_enable_fast_math=perhaps", "unknown to XLA or invalid: --xla_cpu_enable_fast_math=perhaps"),
-        ("--xla_force_host_platform_device_count=0", "--xla_force_host_platform_device_count: expected an integer from 1 to"),
+        slow("--xla_cpu_enable_fast_math=false --xla_no_such=1", "unknown to XLA or invalid: --xla_no_such=1"),
+        slow("--xla_cpu_enable_fast_math=perhaps", "unknown to XLA or invalid: --xla_cpu_enable_fast_math=perhaps"),
+        slow(
+            "--xla_force_host_platform_device_count=0", "--xla_force_host_platform_device_count: expected an integer from 1 to"
+        ),
     ],
 )
 def test_a_command_refuses_flags_that_xla_would_ignore_or_fail_at(tmp_path, flags, words):
@@ -87,8 +94,8 @@ def test_numbers_of_cpu_devices_that_cannot_be_started_are_refused(value, monkey
 # Variables that jax or its platforms refuse, each in another way, and what the message must show.
 ABSENT = {
     "unknown platform": ({"JAX_PLATFORMS": "foo"}, "JAX_PLATFORMS=foo"),
-    "no device of the platform": ({"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": ""}, "JAX_PLATFORMS=cuda"),
-    "one of two platforms": ({"JAX_PLATFORMS": "cpu,foo"}, "JAX_PLATFORMS=cpu,foo"),
+    "no device of the platform": slow({"JAX_PLATFORMS": "cuda", "CUDA_VISIBLE_DEVICES": ""}, "JAX_PLATFORMS=cuda"),
+    "one of two platforms": slow({"JAX_PLATFORMS": "cpu,foo"}, "JAX_PLATFORMS=cpu,foo"),
 }
 
 
@@ -106,7 +113,7 @@ def test_every_command_that_computes_with_jax_starts_its_devices_first(tmp_path,
     assert ended.err.startswith(f"tiejax {name}: error: JAX_PLATFORMS=foo")
 
 
-@pytest.mark.parametrize("name", ["factorise", "diagnose"])
+@pytest.mark.parametrize("name", ["factorise", slow("diagnose")])
 def test_commands_that_need_no_accelerator_do_not_ask_for_it(tmp_path, name):
     """They refuse the folder, whatever platform the environment names."""
     ended = end(start_python("-m", "tiejax", name, "none", "out", env={"JAX_PLATFORMS": "foo"}, cwd=tmp_path))
@@ -137,7 +144,7 @@ except BadInput as error:
 """
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", [*list(REFUSED)[:2], *map(slow, list(REFUSED)[2:])])
 def test_variables_at_which_jax_cannot_be_imported_are_named(name):
     ended = end(start_python("-c", IMPORT, env={"JAX_PLATFORMS": "cpu", name: REFUSED[name]}))
     assert (ended.status, ended.out, len(ended.err.splitlines())) == (2, "", 1), ended.err
@@ -148,9 +155,9 @@ def test_variables_at_which_jax_cannot_be_imported_are_named(name):
     "line",
     [
         ["exor", "--out", "run"],
-        ["exor", "--out", "run", "--distributed"],
-        ["embedding-coupling", "--count"],
-        ["compare", "a", "b"],
+        slow(["exor", "--out", "run", "--distributed"]),
+        slow(["embedding-coupling", "--count"]),
+        slow(["compare", "a", "b"]),
         ["tie", ".", "--text", "novel.txt"],
     ],
     ids=" ".join,

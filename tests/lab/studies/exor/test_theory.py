@@ -27,7 +27,7 @@ def engine_of(**fields):
 def initial(engine, bits, seed=0):
     """Return random parameters in float64, with LayerNorm gains and biases that are not 1 and 0."""
     tokens = jnp.zeros((1, bits + 1), jnp.int32)
-    params = engine.model.init(jax.random.key(seed), tokens, jnp.zeros(1, jnp.int32))["params"]
+    params = jax.jit(engine.model.init)(jax.random.key(seed), tokens, jnp.zeros(1, jnp.int32))["params"]
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, float) + 0.1 * rng.normal(size=leaf.shape), params)
 
@@ -51,7 +51,7 @@ def moved(params, symbol, by):
 def logits(engine, params, ordered=False):
     """Return the logits of every context."""
     inputs = jax.tree.map(jnp.asarray, engine.inputs(all_contexts(engine.tasks[0], ordered)))
-    return np.asarray(engine.encode(params, inputs) @ params["head"]["embedding"].T)
+    return np.asarray(jax.jit(engine.encode)(params, inputs)) @ np.asarray(params["head"]["embedding"]).T
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def logits(engine, params, ordered=False):
 def test_training_loss_is_the_expectation_over_contexts(fields):
     engine, settings = engine_of(bits=3, **fields)
     params, task = initial(engine, 3), settings.tasks[0]
-    found = training_loss(engine, settings.ordered)(params)
+    found = jax.jit(training_loss(engine, settings.ordered))(params)
     contexts, scores = all_contexts(task, settings.ordered), logits(engine, params)
     used = task.asked if settings.softmax == "asked" else range(task.vocabulary)
     expected = 0.0
