@@ -50,8 +50,8 @@ import jax
 import jaxtyping
 import pytest
 
-# With TIEJAX_TESTS_SIGNATURES=1, as in `.ci/run`, every annotated signature of these packages is checked at each call, which
-# takes a sixth of the time. Installed before any test imports them.
+# With TIEJAX_TESTS_SIGNATURES=1, as in `.ci/run`, every annotated signature of these packages is checked at each call: a
+# sixth of the time of all tests then. Installed before any test imports them.
 PACKAGES = (
     "system",
     "tying",

@@ -6,6 +6,7 @@ from scipy import stats
 
 from tiejax.statistics.claims import Claim, verdicts
 from tiejax.statistics.power import fewest_seeds, seeds_needed, smallest_detectable
+from tiejax.statistics.sign_flips import SignFlips, subset_means
 
 
 @pytest.mark.parametrize("n", [10, 32])
@@ -16,11 +17,22 @@ def test_four_of_five_t_tests_show_the_smallest_detectable_difference(n):
     assert shown == pytest.approx(0.8, abs=0.03)
 
 
+@pytest.mark.parametrize("n", [5, 6, 7])
+@pytest.mark.parametrize("sides", [1, 2])
+def test_multiples_near_the_floor_are_quantiles_of_the_limits_of_studies_without_an_effect(n, sides):
+    studies = list(np.random.default_rng(n).normal(size=(400, n)))
+    tests = [SignFlips(d, means) for d, means in zip(studies, subset_means(studies), strict=True)]
+    for rejected in (1, 1.5, 2, 5, 12):  # of 2^n flips, on each side
+        alpha = sides * rejected / 2**n
+        limits = [(test.interval(alpha) if sides == 2 else test.one_sided_limits(alpha))[0] for test in tests]
+        assert smallest_detectable(1.0, n, alpha, sides) == pytest.approx(-np.quantile(limits, 0.2), rel=1e-10)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("sides", [1, 2])
 def test_four_of_five_sign_flip_tests_show_the_smallest_detectable_difference(sides):
-    difference = smallest_detectable(2.0, 12, 0.05, sides)
-    samples = np.random.default_rng(0).normal(difference, 2.0, (1500, 12))
+    difference = smallest_detectable(2.0, 10, 0.05, sides)
+    samples = np.random.default_rng(0).normal(difference, 2.0, (1500, 10))
     if sides == 1:  # from its margin, which is 5 below 0
         fields = {"goal": "non-inferiority", "margin": 5.0}
         samples -= 5

@@ -94,6 +94,13 @@ def test_two_processes_train_one_run(tmp_path, on_one):
     assert_close(load(tmp_path / "run" / "metrics.npz"), on_one[0])
 
 
+def test_two_processes_train_several_variants(tmp_path):
+    out = tmp_path / "run"
+    first, second = (end(process) for process in cluster(2, out, *SETTINGS, "--variants", "main,dh"))
+    assert (first.status, second.status) == (0, 0), first.err + second.err
+    assert {path.parent.name for path in out.rglob("results.json")} == {"run", "main", "dh"}
+
+
 def test_bad_input_ends_every_process(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "something").write_text("else")

@@ -50,11 +50,11 @@ def run(launched: Launched, console: Console) -> int:
         bodies, outs, tuning = _train_all(launched, console, stop)
     except _Stopped:
         return 130
+    looks = looks_done(launched, [settings.number_of_seeds])  # by all processes
     if directory is None:
         return 0
 
     with console.stage("analysis"):
-        looks = looks_done(launched, [settings.number_of_seeds])
         results = plain(summarise(bodies, settings.variants, settings.arms, looks) | tuning)
     # The results of a variant are files of this run too: it is not whole if they change.
     directory.add([Path(out, RESULTS) for out in outs])
