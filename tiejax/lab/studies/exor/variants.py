@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED
@@ -41,13 +42,8 @@ def claims_of_all(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) 
 
 def of_first(body: Mapping[str, Any], seeds: int) -> dict[str, Any]:
     """Return the body of results.json with the final values of the first `seeds` seeds only, as claims take them."""
-
-    def first(values: Any) -> Any:
-        if isinstance(values, Mapping):
-            return {name: first(each) for name, each in values.items()}
-        return values[:seeds] if values is not None else None
-
-    return {**body, "seeds": body["seeds"][:seeds], "final": first(body["final"])}
+    final = jax.tree.map(lambda values: values[:seeds], body["final"], is_leaf=lambda values: isinstance(values, list))
+    return {**body, "seeds": body["seeds"][:seeds], "final": final}
 
 
 def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Claim]:
