@@ -40,6 +40,10 @@ class Looks(NamedTuple):
     done: Sequence[int]
     appended: bool = False
 
+    def or_one(self, seeds: int) -> tuple[Sequence[int], int]:
+        """Return the looks that are done and how many are planned; for a run without looks, one, with all `seeds` seeds."""
+        return (self.done, len(self.planned)) if self.planned else ([seeds], 1)
+
 
 class InSeries(NamedTuple):
     """The place of a run among several that train one after the other.

@@ -208,10 +208,8 @@ def summarise(arrays: Arrays, seeds: Sequence[int], text: Text, steps: int, look
     losses, buckets = final_losses(arrays)
     of_gate = gate.facts(finite_means({arm: losses[arm] for arm in (plan.TIED, plan.NEVER_INDEPENDENT)}))
     tested, by_frequency = ({arm: of[arm] for arm in of if not arm.startswith(plan.EXPLORE)} for of in (losses, buckets))
-    done = looks.done or [len(seeds)]
-    rows = claims.verdicts(
-        tested, by_frequency, bucket_names, done, max(1, len(looks.planned)), planted, not of_gate["gate"]["failed"]
-    )
+    passed = not of_gate["gate"]["failed"]
+    rows = claims.verdicts(tested, by_frequency, bucket_names, *looks.or_one(len(seeds)), planted, passed)
     arms = {arm: {"loss": values.tolist(), "by_frequency": buckets[arm].tolist()} for arm, values in losses.items()}
     if planted is not None:
         arms = {arm: {**row, "excess": {kind: values.tolist() for kind, values in planted.excess(arm).items()}}

@@ -168,7 +168,6 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the content of results.json; bodies: that of each run, by `run_name`; looks: of the claims across runs."""
     some = next(iter(bodies.values()))
-    done = looks.done or [len(some["seeds"])]
 
     def claims_on(seeds: int) -> list[Claim]:
         return claims_of_all({name: of_first(body, seeds) for name, body in bodies.items()}, variants, arms)
@@ -180,7 +179,7 @@ def summarise(
         "excluded_seeds": sorted({seed for body in bodies.values() for seed in body["excluded_seeds"]}),
         "non_finite": [{"variant": name, **row} for name, body in bodies.items() for row in body["non_finite"]],
         "runs": {name: _summary(body) for name, body in bodies.items()},
-        "claims": assess_in_looks(claims_on, done, max(1, len(looks.planned))),
+        "claims": assess_in_looks(claims_on, *looks.or_one(len(some["seeds"]))),
         **facts_of(looks, []),
         "timing": _timing([body["timing"] for body in bodies.values()]),
     }
