@@ -23,12 +23,9 @@ def states():
 
 def drawn(model, x, seed=0):
     """Parameters whose adaptation is random in all its parts."""
-    params = jax.jit(model.init)(jax.random.key(seed), x)["params"]
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    return structure.unflatten(
-        [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    )
+    leaves, structure = jax.tree.flatten(jax.jit(model.init)(jax.random.key(seed), x)["params"])
+    rng = np.random.default_rng(seed)
+    return structure.unflatten([jnp.asarray(np.asarray(leaf) + 0.1 * rng.normal(size=leaf.shape)) for leaf in leaves])
 
 
 def loop(params, x, owner, power=0.0):

@@ -1,5 +1,7 @@
 """The masked language model on packed rows of several sentences, and the options of the encoder."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +41,7 @@ def weights(model, seed=0):
     params = jax.jit(model.init)(jax.random.key(seed), jnp.zeros((1, LENGTH), jnp.int32))["params"]
     leaves, treedef = jax.tree.flatten(params)
     rng = np.random.default_rng(seed)
-    return treedef.unflatten([leaf + 0.2 * rng.standard_normal(leaf.shape) for leaf in leaves])
+    return treedef.unflatten([jnp.asarray(np.asarray(leaf) + 0.2 * rng.standard_normal(leaf.shape)) for leaf in leaves])
 
 
 def packed():
@@ -129,6 +131,7 @@ def test_dropout_drops_only_in_training():
     model, without = build(dropout=0.5), build()
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), weights(without))
 
+    @functools.partial(jax.jit, static_argnums=(0, 1))
     def encode(model, deterministic, key):
         return model.apply(
             {"params": params}, tokens, None, segments, deterministic, rngs={"dropout": jax.random.key(key)}, method="encode"

@@ -66,6 +66,7 @@ def test_seed_7_alone_is_seed_7_among_32():
     settings = config(seeds=list(range(32)), steps=100, record_every=10, exact_every=100)
     alone = config(seeds=[7], steps=100, record_every=10, exact_every=100)
     ensemble = build_ensemble(settings)
+    sample = jax.jit(jax.vmap(lambda seed_key: ensemble.sample(seed_key, jnp.int32(3), None)))
     jax.tree.map(
         lambda one, many: np.testing.assert_array_equal(one[0], many[7]),
         ensemble.start([7]).state,
@@ -73,8 +74,8 @@ def test_seed_7_alone_is_seed_7_among_32():
     )
     jax.tree.map(
         lambda one, many: np.testing.assert_array_equal(one[0], many[7]),
-        jax.vmap(lambda seed_key: ensemble.sample(seed_key, jnp.int32(3), None))(seed_keys([7])),
-        jax.vmap(lambda seed_key: ensemble.sample(seed_key, jnp.int32(3), None))(seed_keys(range(32))),
+        sample(seed_keys([7])),
+        sample(seed_keys(range(32))),
     )
     many, one = (train(light(own), own.seed_list) for own in (settings, alone))
     losses = one.records["record"]["train_loss"][:, 0], many.records["record"]["train_loss"][:, 7]
@@ -248,9 +249,10 @@ def test_gpu_gradients_have_no_small_products_or_loops(how, word, platforms):
     def count(platform):
         ensemble = build_ensemble(settings, platform)
         seed_key = jax.tree.map(lambda leaf: leaf[0], seed_keys([0]))
-        batch = ensemble.sample(seed_key, jnp.int32(0), None)
-        gradient = jax.grad(lambda params: ensemble.loss(params, batch, None)[0])
-        return jax.jit(gradient).lower(ensemble.init(seed_key.key)).as_text().count(f"stablehlo.{word}")
+        batch = jax.eval_shape(lambda seed_key: ensemble.sample(seed_key, jnp.int32(0), None), seed_key)
+        params = jax.eval_shape(ensemble.init, seed_key.key)
+        gradient = jax.jit(jax.grad(lambda params, batch: ensemble.loss(params, batch, None)[0]))
+        return gradient.lower(params, batch).as_text().count(f"stablehlo.{word}")
 
     assert all(count(platform) > 0 for platform in platforms)
     assert count("gpu") == 0
@@ -268,6 +270,11 @@ def test_ensemble_equals_a_loop_over_single_members(x64, model):
     for arm, ties in enumerate(([], list(ensemble.ties))):
 
         @jax.jit
+        def start(key, ties=ties):
+            stored = tying.store(ensemble.init(key), ties)
+            return stored, optimizer.init(stored)
+
+        @jax.jit
         def update(stored, opt_state, batch, ties=ties):
             value, grads = jax.value_and_grad(lambda s: loss(tying.view(s, ties), batch, None)[0])(stored)
             updates, opt_state = optimizer.update(grads, opt_state, stored)
@@ -275,8 +282,7 @@ def test_ensemble_equals_a_loop_over_single_members(x64, model):
 
         for place, seed in enumerate(settings.seed_list):
             key = jax.random.key(seed)
-            stored = tying.store(ensemble.init(stream(key, "init")), ties)
-            opt_state = optimizer.init(stored)
+            stored, opt_state = start(stream(key, "init"))
             for step in range(settings.steps + 1):
                 before = stored
                 value, stored, opt_state = update(stored, opt_state, draw(SeedKey(key, jnp.int32(0)), jnp.int32(step), None))

@@ -126,11 +126,16 @@ def test_tables_train_at_their_own_rate_as_with_optax_on_an_unrolled_model(x64, 
     labels = jax.tree_util.tree_map_with_path(label, unrolled)
     assert jax.tree.leaves(labels).count("tables") == (2 if architecture == "gpt2" else 3)
     theirs = optax.chain(optax.clip_by_global_norm(settings.clip), optax.multi_transform(by_label, labels))
-    opt_state, gradients = theirs.init(unrolled), jax.jit(jax.value_and_grad(mean))
-    for number in range(3):
-        value, grads = gradients(unrolled, batch_of(number))
+
+    @jax.jit
+    def step(unrolled, opt_state, batch):
+        value, grads = jax.value_and_grad(mean)(unrolled, batch)
         updates, opt_state = theirs.update(grads, opt_state, unrolled)
-        unrolled = optax.apply_updates(unrolled, updates)
+        return optax.apply_updates(unrolled, updates), opt_state, value
+
+    opt_state = jax.jit(theirs.init)(unrolled)
+    for number in range(3):
+        unrolled, opt_state, value = step(unrolled, opt_state, batch_of(number))
         state, found = layered.step(state, batch_of(number), jax.random.key(0), wiring)
         assert float(found) == pytest.approx(float(value), rel=1e-10)
     whole = jax.tree.map(lambda *leaves: jnp.stack(leaves), *unrolled[1])

@@ -43,12 +43,12 @@ def test_steps_equal_those_of_optax():
     state = layered.start(jax.random.key(0), OWNER)
     ties = tying.LayerTies(OWNER, np.isin(np.arange(LAYERS), OWNER), OWNER)
     wiring = tying.wiring(ties, "compact", "all", "resolved")
-    full = jax.device_get(initial(jax.random.key(0), jnp.array([0, 2])))
+    full = jax.device_get(jax.jit(initial)(jax.random.key(0), jnp.array([0, 2])))
     stored = tying.store(full, [tying.Tie(*models.TABLE_PATHS)])
     optimizer = optax.chain(
         optax.clip_by_global_norm(CLIP), optax.scale_by_adam(*BETAS), optax.add_decayed_weights(DECAY), optax.scale(-RATE)
     )
-    moments = optimizer.init(stored)
+    moments = jax.jit(optimizer.init)(stored)
 
     @jax.jit
     def step(stored, moments, tokens):

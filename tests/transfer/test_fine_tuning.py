@@ -176,15 +176,18 @@ def test_training_equals_a_plain_loop(x64, data):
     optimizer = optax.chain(
         optax.clip_by_global_norm(1.0), optax.scale_by_adam(eps=1e-6), optax.add_decayed_weights(0.01, mask)
     )
-    state = optimizer.init(params)
+    state = jax.jit(optimizer.init)(params)
 
     def loss(params, rows):
         return jax.vmap(lambda _: objective.loss(params, rows, None)[0], axis_name="data")(jnp.zeros(1))[0]
 
-    gradient = jax.jit(jax.grad(loss))
+    @jax.jit
+    def update(params, state, rows, rate):
+        updates, state = optimizer.update(jax.grad(loss)(params, rows), state, params)
+        return jax.tree.map(lambda p, u: p - rate * u, params, updates), state
+
     for step in range(8):
-        updates, state = optimizer.update(gradient(params, feed.step((7, 0), step, range(1), 1)), state, params)
-        params = jax.tree.map(lambda p, u, step=step: p - rate * schedule[step] * u, params, updates)
+        params, state = update(params, state, feed.step((7, 0), step, range(1), 1), rate * schedule[step])
     for one, other in zip(jax.tree.leaves(trained.members.state.params), jax.tree.leaves(params), strict=True):
         np.testing.assert_allclose(np.asarray(one)[0, 0], other, atol=2e-8)
 

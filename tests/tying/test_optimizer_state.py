@@ -40,11 +40,15 @@ def leaf(tree, path):
 
 
 def after_steps(optimizer, params, steps=3):
-    state = optimizer.init(params)
-    for step in range(steps):
-        grads = jax.tree.map(lambda x, step=step: jnp.sin(7 * x + step), params)
-        _, state = optimizer.update(grads, state, params)
-    return state
+    @jax.jit
+    def run(params):
+        state = optimizer.init(params)
+        for step in range(steps):
+            grads = jax.tree.map(lambda x, step=step: jnp.sin(7 * x + step), params)
+            _, state = optimizer.update(grads, state, params)
+        return state
+
+    return run(params)
 
 
 @pytest.mark.parametrize("width", [2, 3, 5])

@@ -133,10 +133,14 @@ def test_frozen_rows():
         return loss({"embed": {"table": table}, "head": {"kernel": table.T, "bias": parts["bias"]}})
 
     def steps(optimizer, params, loss):
-        state = optimizer.init(params)
-        for _ in range(5):
+        @jax.jit
+        def step(params, state):
             updates, state = optimizer.update(jax.grad(loss)(params), state, params)
-            params = optax.apply_updates(params, updates)
+            return optax.apply_updates(params, updates), state
+
+        state = jax.jit(optimizer.init)(params)
+        for _ in range(5):
+            params, state = step(params, state)
         return params
 
     found = steps(optimizer, stored, lambda stored: loss(view(stored, TIE)))

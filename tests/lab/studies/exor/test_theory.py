@@ -29,7 +29,7 @@ def initial(engine, bits, seed=0):
     tokens = jnp.zeros((1, bits + 1), jnp.int32)
     params = jax.jit(engine.model.init)(jax.random.key(seed), tokens, jnp.zeros(1, jnp.int32))["params"]
     rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, float) + 0.1 * rng.normal(size=leaf.shape), params)
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, float) + 0.1 * rng.normal(size=leaf.shape)), params)
 
 
 def blind(params):
@@ -143,7 +143,7 @@ def test_far_apart_optimum_breaks_the_assumption_that_the_first_map_is_injective
     """The counterexample: an optimal model that treats both spellings of 1 alike, though their embeddings are far apart."""
     engine, settings = engine_of(bits=2)
     task, (first, second) = settings.tasks[0], settings.tasks[0].used["one"]
-    loss = training_loss(engine, settings.ordered)
+    loss = jax.jit(training_loss(engine, settings.ordered))
     start = initial(engine, 2)
     found = Minimiser(lambda params: loss(blind(params)), start, []).minimise(start, 1000)
     optimum = blind(list(found.path.values())[-1])
