@@ -33,7 +33,7 @@ def record(checkout, limit, seconds):
     interpreter = checkout / "interpreter"
     interpreter.write_text(RUN.replace("{seconds}", str(seconds)))
     interpreter.chmod(0o755)
-    command = ["experiments/record_h100.sh", str(limit), "novels", "wikitext-2", str(checkout / "out")]
+    command = ["experiments/record_h100.sh", str(limit), "novels", "wikitext-2", "tasks", str(checkout / "out")]
     return subprocess.run(command, cwd=checkout, env=os.environ | {"PYTHON": str(interpreter)}, capture_output=True, text=True)
 
 
@@ -42,22 +42,22 @@ def test_runs_in_order_with_archives_and_resumed(checkout):
     assert ended.returncode == 0, ended.stderr
     first = (checkout / "calls").read_text().splitlines()
     configurations = [line.split("--config ")[1].split()[0] for line in first]
-    assert configurations[0] == "configs/causal_untying/h100.yaml"
-    assert len(configurations) == len(set(configurations)) == 6
+    assert configurations[:2] == ["configs/embedding_coupling/length.yaml", "configs/causal_untying/h100.yaml"]
+    assert len(configurations) == len(set(configurations)) == 7
     assert not any("--resume" in line for line in first)
-    with tarfile.open(checkout / "out" / "causal.tar.gz") as archive:
+    with tarfile.open(checkout / "out" / "coupling.tar.gz") as archive:
         names = set(archive.getnames())
-    assert {"causal/run.json", "causal/results.json", "causal/finished/tied.npz"} <= names
+    assert {"coupling/run.json", "coupling/results.json", "coupling/finished/tied.npz"} <= names
     assert not any("checkpoints" in name or "states" in name for name in names)
     record(checkout, 300, 0)
-    assert [line.endswith("--resume") for line in (checkout / "calls").read_text().splitlines()[6:]] == [True] * 6
+    assert [line.endswith("--resume") for line in (checkout / "calls").read_text().splitlines()[7:]] == [True] * 7
 
 
 @pytest.mark.slow
 def test_a_run_is_interrupted_at_the_deadline_and_later_ones_are_named(checkout):
     ended = record(checkout, 52, 600)
     assert len((checkout / "calls").read_text().splitlines()) == 1
-    assert (checkout / "out" / "causal.tar.gz").exists()
+    assert (checkout / "out" / "coupling.tar.gz").exists()
     assert "layers: no time left" in ended.stdout
 
 
