@@ -25,11 +25,9 @@ def prepared(folder, *more):
 
 
 def sentences(rows):
-    """Return the sentences of rows (tokens and segments), each once."""
-    found = {
-        tuple(tokens[segments == number].tolist()) for tokens, segments in rows for number in range(1, int(segments.max()) + 1)
-    }
-    return Sequences(np.concatenate(list(found)).astype(int), np.cumsum([0, *map(len, found)]))
+    """Return the sentences of rows (tokens and segments)."""
+    found = [tokens[segments == number] for tokens, segments in rows for number in range(1, int(segments.max()) + 1)]
+    return Sequences(np.concatenate(found).astype(int), np.cumsum([0, *map(len, found)]))
 
 
 def rows_of_run(settings, given):
