@@ -37,11 +37,11 @@ HOW_TO_READ = f"""
 Each question has a table with a row for every registered claim that was tested by the present rules with at least
 {FEWEST} seeds. [More questions]({DETAILS}) and the commands of all runs are on a second page. *Difference*: what is
 subtracted from what, with its unit. The rows of `exor-price` for main, dh and no-dh are about the same models as
-those of `exor-main`, `exor-dh` and `exor-no-dh`, tested in another family; in those of `exor-rates`, tied and untied
-models each have their best learning rate. *Adjusted interval*: adjusted for the number of claims of its run.
+those of `exor-main`, `exor-dh` and `exor-no-dh`, tested in another family; `exor-replication` has other seeds; in
+`exor-rates`, tied and untied models each have their best learning rate. *Adjusted interval*: for the claims of its run.
 *Verdicts* are those of a [stronger test](results/README.md#how-claims-are-tested), so that a claim may be decided
 although its adjusted interval contains 0. An undecided claim is not evidence of no difference. *The same*: that
-claim, another run. Nothing is argued from exploratory estimates (on [other pages](results/README.md)).
+claim, another run.
 """
 DETAILS_HEAD = f"""# Evidence: details
 
@@ -58,8 +58,8 @@ Each run is repeated by its command. A commit is that of the code that started t
 WITHDRAWN = """
 ## Withdrawn
 
-Nothing is argued from these runs; the details pages of their studies show them. The losses of the bigram models were counted
-after the runs, whose files do not have them; a new run of the same settings reports them.
+Nothing is argued from these runs; the details pages of their studies show them. Losses of bigram models were counted after
+the runs.
 
 """
 NONE: Mapping[str, str] = {}
