@@ -91,12 +91,13 @@ def test_openings_of_differences_inside_the_margin():
     words, claim = "The loss differs by less than 0.05 nats", 'the claim "Tying costs loss" is'
     both = "between tied and untied (0.02 nats [0.01, 0.03], 8 seeds)"
     assert finding.opening(near) == f"{words} {both}; {claim} supported."
-    assert finding.opening(near | {"verdict": "undecided"}) == f"{words} {both}; {claim} not decided."
+    sign = 'its sign, and with it the claim "Tying costs loss", is not decided.'
+    assert finding.opening(near | {"verdict": "undecided"}) == f"{words} {both}; {sign}"
     assert finding.opening(near | {"goal": "equivalence", "sign": 0}) == f"{words} {both}; {claim} supported."
     later = near | {"n": 16, "last_look": 16, "estimate": 0.2, "verdict": "undecided", "estimand": "the distance (less 1)"}
     assert finding.opening(later) == (
         "The distance (less 1) differs from 0 by less than 0.05 nats (decided with 8; all 16 do not bear it out) "
-        f"(0.2 nats [0.01, 0.03], 16 seeds); {claim} not decided."
+        f"(0.2 nats [0.01, 0.03], 16 seeds); {sign}"
     )
     both = near | {"n": 16, "last_look": 16, "equivalence": {"verdict": "supported", "look": 16}}
     assert finding.opening(both).endswith(f"16 seeds); {claim} supported with 8.")
