@@ -91,7 +91,7 @@ def test_openings_of_differences_inside_the_margin():
     words, claim = "The loss differs by less than 0.05 nats", 'the claim "Tying costs loss" is'
     both = "between tied and untied (0.02 nats [0.01, 0.03], 8 seeds)"
     assert finding.opening(near) == f"{words} {both}; {claim} supported."
-    sign = 'its sign, and with it the claim "Tying costs loss", is not decided.'
+    sign = f"its sign is open: {claim} not decided."
     assert finding.opening(near | {"verdict": "undecided"}) == f"{words} {both}; {sign}"
     assert finding.opening(near | {"goal": "equivalence", "sign": 0}) == f"{words} {both}; {claim} supported."
     later = near | {"n": 16, "last_look": 16, "estimate": 0.2, "verdict": "undecided", "estimand": "the distance (less 1)"}

@@ -38,10 +38,9 @@ def opening(row: Mapping[str, Any]) -> str:
         return _sentence(f"{_answer(row)} ({seeds}; exploratory, not tested)")
     later = "" if verdict == "undecided" else later_words(row, row["look"], agrees(row))
     if is_equivalent(row):
-        decided = f'the claim "{statement}" is {verdict}{later if row["goal"] == "difference" else ""}'
-        if verdict == "undecided":
-            decided = f'its sign, and with it the claim "{statement}", is not decided'
-        return _sentence(f"{_within(row)} ({estimate_words(row)}, {seeds}); {decided}")
+        decided = {"undecided": "not decided"}.get(verdict, verdict) + (later if row["goal"] == "difference" else "")
+        open_sign = "its sign is open: " if verdict == "undecided" else ""
+        return _sentence(f'{_within(row)} ({estimate_words(row)}, {seeds}); {open_sign}the claim "{statement}" is {decided}')
     if verdict == "undecided":
         return _sentence(f'"{statement}" is {not_decided(row)}')
     seeds += "" if row["goal"] == "difference" else f", margin {with_unit(row['margin'], row)}"
