@@ -38,8 +38,8 @@ Each question has a table with a row for every registered claim that was tested 
 {FEWEST} seeds. [More questions]({DETAILS}) and the commands of all runs are on a second page. *Difference*: what is
 subtracted from what, with its unit. The rows of `exor-price` for main, dh and no-dh are about the same models as
 those of `exor-main`, `exor-dh` and `exor-no-dh`, tested in another family; `exor-replication` has other seeds; in
-`exor-rates`, tied and untied models each have their best learning rate. *Adjusted interval*: adjusted for the claims of its run.
-*Verdicts* are those of a [stronger test](results/README.md#how-claims-are-tested), so that a claim may be decided
+`exor-rates`, tied and untied models each have their best learning rate. *Adjusted interval*: adjusted for the claims of its
+run. *Verdicts* are those of a [stronger test](results/README.md#how-claims-are-tested), so that a claim may be decided
 although its adjusted interval contains 0. An undecided claim is not evidence of no difference. *The same*: that
 claim, another run.
 """
