@@ -40,7 +40,7 @@ def test_byte_order_mark_is_stripped(tmp_path):
         ("flipped.gz", gzip.compress(b"One.", mtime=0)[:-8] + b"\0" * 8, ["flipped.gz: is not a complete .gz file: CRC"]),
         ("none.gz", b"One.", ["none.gz: is not a complete .gz file: Not a gzipped file"]),
         ("blank.txt", " \n\n ", ["corpus ", "blank.txt: contains no text"]),
-        ("x.pdf/y.pdf", b"", ["x.pdf: the folder contains no *.txt, *.text, *.md, with or without .gz"]),
+        ("x.pdf/y.pdf", b"", ["x.pdf: the folder contains no *.txt, *.text, *.md, *.tokens, *.raw, with or without .gz"]),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
 )

@@ -82,6 +82,13 @@ def test_folder_with_a_file_per_stream(split_corpus, tmp_path):
     )
     assert one_by_one.fingerprint == prepare([moved], tmp_path / "data", say=messages.append).fingerprint == found.fingerprint
     assert messages == []
+    # The same set under the names of the published archives of WikiText.
+    names = {"train.txt.gz": "wiki.train.tokens.gz", "dev.md": "wiki.valid.tokens", "test.text": "wiki.test.raw"}
+    for file, name in names.items():
+        (moved / file).rename(moved / name)
+    assert prepare([moved], tmp_path / "data").fingerprint == found.fingerprint
+    for file, name in names.items():
+        (moved / name).rename(moved / file)
     # Two files for a stream are ambiguous; without a file for one of the three, the folder is an ordinary corpus.
     (moved / "valid.txt").write_text("More.")
     with pytest.raises(CorpusError, match=r"^corpus .*: contains dev\.md and valid\.txt, but only one can be the validation"):

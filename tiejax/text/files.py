@@ -8,7 +8,7 @@ from tiejax.system.files import check_file, gunzip, read_bytes
 from tiejax.text.errors import CorpusError
 from tiejax.text.sources import TFDS, Document, Source, file_size
 
-SUFFIXES = (".txt", ".text", ".md")
+SUFFIXES = (".txt", ".text", ".md", ".tokens", ".raw")  # the last two: files of WikiText as published
 
 
 def is_text(file: str) -> bool:

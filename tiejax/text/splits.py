@@ -16,8 +16,8 @@ from tiejax.text.sources import TFDS, Source
 
 # Ends of the three streams cut from one corpus, in tenths of its characters.
 ENDS = (8, 9, 10)
-# File names that mark a folder as already split, as in WikiText.
-FILES = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
+# The last words of file names that mark a folder as already split: `train.txt`, or `wiki.train.tokens` as in WikiText.
+WORDS = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
 
 
 def split_names(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]) -> dict[str, list[str]]:
@@ -40,8 +40,8 @@ def _presplit_files(name: str) -> dict[str, str] | None:
     except OSError:
         return None  # not a folder, or unreadable; reading it later raises the error
     by_split = {
-        split: [path for path in files if path.name.lower().removesuffix(".gz").rpartition(".")[0] in stems]
-        for split, stems in FILES.items()
+        split: [path for path in files if path.name.lower().removesuffix(".gz").split(".")[-2] in words]
+        for split, words in WORDS.items()
     }
     if not all(by_split.values()):
         return None

@@ -39,7 +39,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
             seeds are appended (default: 10; without --corpus 8)
         until: decided adds seeds until every registered claim is decided: at 10, 16, 24, ... seeds, each look with an equal
             share of .05
-        validation: validation text, as for --corpus; --corpus is then all training text (default: --corpus is split 80/10/10)
+        validation: validation text, as for --corpus; --corpus is then all training text (default: the files of a folder called
+            train, valid and test, or wiki.train.tokens and so on; any other text is cut 80/10/10)
         test: test text, as for --corpus; it is not used by this study
         vocab_size: number of tokens in a trained vocabulary (default: 1024; without --corpus 2048)
         layers: number of layers
