@@ -52,6 +52,42 @@ def test_inverted_flag_disagrees(tmp_path, name):
         assert f"to {str(tied).lower()} in config.json" in one.edit
 
 
+@pytest.mark.parametrize(
+    ("type_", "kind"),
+    [("bart", "BartModel"), ("bart", "BartForSequenceClassification"), ("mbart", "MBartModel")],
+)
+def test_encoder_and_decoder_without_a_head(tmp_path, type_, kind):
+    """A flag that says untied needs three tables, of which the library initialises those that are missing."""
+    sizes = ("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads")
+    config = transformers.AutoConfig.for_model(type_, vocab_size=40, d_model=16, **dict.fromkeys(sizes, 1))
+    for saved_tied, flag, answer in ((True, True, "agrees"), (True, False, "disagrees"), (False, False, "agrees")):
+        config.tie_word_embeddings = saved_tied
+        folder = tmp_path / f"{saved_tied}{flag}"
+        getattr(transformers, kind)(config).save_pretrained(folder)
+        content = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(content | {"tie_word_embeddings": flag}))
+        missing = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True)[1]["missing_keys"]
+        one = check_folder(folder)
+        assert (one.answer, bool(missing)) == (answer, answer == "disagrees"), one
+        assert answer == "agrees" or "encoder.embed_tokens.weight is missing" in one.reason
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_text_model_without_a_part_of_its_own(tmp_path, tied):
+    """Configurations of Qwen2-VL in which the settings of the text model stand at the top."""
+    text = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    vision = {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2}
+    given = {**text, "num_key_value_heads": 2, "vision_config": vision, "tie_word_embeddings": tied}
+    flat = {"architectures": ["Qwen2VLForConditionalGeneration"], "model_type": "qwen2_vl", **given}
+    folder = tmp_path / "c"
+    transformers.Qwen2VLForConditionalGeneration(transformers.Qwen2VLConfig(**given)).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(flat))
+    _, info = transformers.Qwen2VLForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    one = check_folder(folder)
+    assert (one.answer, one.stored.startswith("one table")) == ("agrees", tied), one
+    assert not info["missing_keys"]
+
+
 def test_consequences_in_version_5_of_the_library(tmp_path):
     """Two different tables under a flag that says tied: the library keeps both."""
     folder = saved("llama", False, tmp_path / "c")

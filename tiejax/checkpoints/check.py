@@ -4,25 +4,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tiejax.checkpoints.hub.architectures import Architecture
+from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, Tensor, named
 from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FLAG, Flag, flag_of, levels, stated, states_of, tied_by, title_of, word_of
+from tiejax.checkpoints.hub.families import (
+    FLAG,
+    Flag,
+    flag_of,
+    levels,
+    stated,
+    states_of,
+    tied_by,
+    title_of,
+    with_flag,
+    word_of,
+)
 from tiejax.checkpoints.hub.locate import (
     called,
     candidates,
     extra_prefix,
+    plain,
     read_by_all,
     stored_under,
     unknown,
     wrapped,
     wrapper_of,
 )
-from tiejax.checkpoints.hub.stored import Stored, further_groups, odd_one, stored_of, stored_tables
+from tiejax.checkpoints.hub.stored import Stored, copies_of_untied, further_groups, odd_one, stored_of, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
 SHARED = "shared.weight"  # the one table of a tied T5
+UNTIE = "write an untied copy with `tiejax untie`"
 STATUS: Mapping[Answer, int] = {"agrees": 0, "disagrees": 1, "cannot say": 2}
 
 
@@ -102,6 +115,28 @@ def _with_faults(checkpoint: Checkpoint, judgement: Judgement) -> Judgement:
 
 def judged(checkpoint: Checkpoint, tables: Stored) -> Judgement:
     """Judge the tables by their names and the flag, whatever prefix the names have and whatever the index lists."""
+    judgement = _judged(checkpoint, tables)
+    if judgement.edit != _set(checkpoint.config, False):
+        return judgement
+    untied, copies = as_untied(checkpoint, tables)
+    if _judged(untied, tables).answer == "disagrees":
+        return judgement._replace(edit=None)
+    if not copies:
+        return judgement
+    edit = f"write a copy with `tiejax check --fix`, which says untied and stores {named(list(copies))} separately"
+    return judgement._replace(edit=UNTIE if tables.relation == "equal" else edit)
+
+
+def as_untied(checkpoint: Checkpoint, tables: Stored) -> tuple[Checkpoint, dict[str, Tensor]]:
+    """Return a checkpoint of two tables with a flag that says untied, and the copies that it has to store in addition."""
+    copies = dict[str, Tensor]()
+    if tables.architecture is not None and tables.input is not None:
+        copies = copies_of_untied(checkpoint, tables.architecture, tables.input)
+    config = with_flag(checkpoint.config, False)
+    return checkpoint._replace(config=config, tensors={**checkpoint.tensors, **copies}), copies
+
+
+def _judged(checkpoint: Checkpoint, tables: Stored) -> Judgement:
     relation, architecture = tables.relation, tables.architecture
     if architecture is None:
         return _cannot_say(unknown(checkpoint))
@@ -110,7 +145,7 @@ def judged(checkpoint: Checkpoint, tables: Stored) -> Judgement:
         found = f"; tensors that may be: {may_be}" if may_be else ""
         return _cannot_say(f"no tensor has the name of a table of {architecture.name}{found}")
     if relation == "headless":
-        return Judgement("agrees", "the architecture predicts no tokens, so there is nothing to tie", None)
+        return _headless(checkpoint, tables)
     if relation == "encoded":
         return _cannot_say("whether its values are those of the other table cannot be read from the file")
     judgement = _by_version(checkpoint, tables, architecture)
@@ -120,8 +155,29 @@ def judged(checkpoint: Checkpoint, tables: Stored) -> Judgement:
     if levels := contradiction(checkpoint.config):
         # The transformers library reads one of the levels; other loaders may read the other.
         answer: Answer = "cannot say" if judgement.answer == "agrees" else judgement.answer
-        return Judgement(answer, levels, _set(checkpoint.config, relation in ("one", "equal", "rounded", "head")))
+        edit = None if relation == "rounded" else _set(checkpoint.config, relation in ("one", "equal", "head"))
+        return Judgement(answer, levels, edit)
     return judgement
+
+
+def _headless(checkpoint: Checkpoint, tables: Stored) -> Judgement:
+    """Judge a model without an output table, whose flag can make the tables of an encoder and a decoder one."""
+    agrees = Judgement("agrees", "the architecture predicts no tokens, so there is nothing to tie", None)
+    assert tables.architecture is not None
+    alike = architecture_of({"model_type": tables.architecture.type})  # its classes with a head, with the same tables
+    if alike is None or tables.input is None:
+        return agrees
+    if not any(called(plain(tables.input.name), name) for name in alike.input):
+        alike = alike.bare
+    found = dict[str, Judgement | None]()
+    for version in sorted(alike.separate):
+        tied = tied_by(checkpoint.config, alike, version)
+        found[version] = None if tied else _by_separate(checkpoint, alike, tables.input, version, tied is None)
+    missing = {version: judgement for version, judgement in found.items() if judgement is not None}
+    if not missing:
+        return agrees
+    said = "; ".join(f"in version {version}: {judgement.reason}" for version, judgement in missing.items())
+    return Judgement("disagrees", said, None)
 
 
 def _by_version(checkpoint: Checkpoint, tables: Stored, architecture: Architecture) -> Judgement:
@@ -162,6 +218,9 @@ def _by_relation(checkpoint: Checkpoint, tables: Stored, architecture: Architect
         case "rounded", True:
             found = "version 4 of the transformers library reads one table, and version 5 two"
             return _cannot_say(f"equal only after rounding, so that {found}")
+        case "equal", True if tables.padding:
+            found = f"the output table has {tables.padding:,} rows more than the input table, but the flag makes them one"
+            return Judgement("disagrees", f"{found}: the transformers library does not load it", None)
         case ("one" | "equal", True) | ("differ" | "scaled" | "shapes", False):
             return Judgement("agrees", "stored as the configuration says", None)
         case "one", False if not architecture.by_flag:
@@ -245,7 +304,7 @@ def _by_further_tensors(
             )
             edit: str | None = _set(checkpoint.config, False)
             if output is None:
-                edit = "write an untied copy with `tiejax untie`" if architecture.only("by flag") else None
+                edit = UNTIE if architecture.only("by flag") else None
             return Judgement("disagrees", reason, edit)
     return None
 

@@ -38,6 +38,29 @@ def test_what_needs_a_decision_is_refused(tmp_path, tensors, config, words):
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
+HALF = np.float16(values())
+LLAVA = {"model_type": "llava", "architectures": ["LlavaForConditionalGeneration"]}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config"),
+    [
+        (TWO, {"model_type": "new"}),
+        (ONE | {"lm_head.qweight": np.zeros((1, 5), np.int32)}, LLAVA),
+        ({"other": values()}, LLAVA),
+        (ONE | {HEAD: HALF}, LLAVA),
+        (ONE | {HEAD: np.zeros(values().shape, np.int8)}, LLAVA),
+    ],
+    ids=["unknown", "quantised", "no table", "rounded", "integers"],
+)
+def test_contradicting_flags_of_tables_that_cannot_be_judged(tmp_path, tensors, config):
+    flags = {"tie_word_embeddings": True, "text_config": {"model_type": "llama", "tie_word_embeddings": False}}
+    named = {f"language_model.{name}": table for name, table in tensors.items()}
+    folder = checkpoint(tmp_path / "c", named, config | flags)
+    refused(lambda: fix(folder, tmp_path / "out"), "cannot be repaired")
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
 def test_two_sets_of_weights_are_refused(tmp_path):
     folder = checkpoint(tmp_path / "c", TWO, TIED)
     checkpoint(folder, TWO, TIED, "model-1.safetensors")

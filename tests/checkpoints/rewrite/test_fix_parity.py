@@ -144,6 +144,22 @@ def test_sound_checkpoint_is_not_copied(tmp_path, kind, tied):
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert", "bart", "gpt2"])
+def test_head_trained_under_a_flag_that_says_tied(tmp_path, kind):
+    """A tied checkpoint to which another output table was added: the library keeps both tables, and loads the copy alike."""
+    files = Files(kind, True, tmp_path / "sound")
+    copy(files)
+    files.tensors[files.head] += torch.randn(files.tensors[files.head].shape)
+    files.write(tmp_path / "damaged")
+    edit = check_folder(tmp_path / "damaged").edit
+    assert ("check --fix" if kind in ("bert", "bart") else "set tie_word_embeddings to false") in edit
+    fix(tmp_path / "damaged", tmp_path / "fixed")
+    assert check_folder(tmp_path / "fixed").answer == "agrees"
+    expected, found = states(loaded(tmp_path / "damaged")), states(loaded(tmp_path / "fixed"))
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert", "bart", "gpt2"])
 def test_the_library_logs_nothing_about_copies(tmp_path, caplog, kind):
     """Its warnings about tables that are tied, missing or unexpected; those of loading a damaged checkpoint are seen."""
     transformers.utils.logging.enable_propagation()  # other tests may have silenced it

@@ -106,6 +106,10 @@ BENT = {
     "gemma3_text": ({}, lambda x: x),
     "gemma3n": ({"text_config": {"final_logit_softcapping": 2.0}}, lambda x: 2 * np.tanh(x / 2)),
     "llama": (EVERY, lambda x: x),
+    "vaultgemma": ({}, lambda x: 30 * np.tanh(x / 30)),
+    "granite": ({"logits_scaling": 8.0}, lambda x: x / 8),
+    "hyperclovax": ({"logits_scaling": 8.0}, lambda x: x * 8),
+    "falcon_h1": ({"lm_head_multiplier": 0.25}, lambda x: x / 4),
 }
 
 

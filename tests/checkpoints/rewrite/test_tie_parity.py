@@ -1,6 +1,9 @@
 """What the library makes of a checkpoint that was tied: nothing missing, and the logits and losses of the report."""
 
+import inspect
+import re
 import string
+import sys
 
 import numpy as np
 import pytest
@@ -8,10 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from architectures.small_models import architectures, build  # noqa: E402
 from library_models import TIED_BY_FLAG, saved  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from tiejax.checkpoints.hub.architectures import known  # noqa: E402
+from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor  # noqa: E402
 from tiejax.checkpoints.hub.tokens import find_tokens  # noqa: E402
+from tiejax.checkpoints.rewrite.states import last_norm  # noqa: E402
 from tiejax.checkpoints.rewrite.text_states import masked_task  # noqa: E402
 from tiejax.checkpoints.rewrite.tie import plan, tie  # noqa: E402
 
@@ -136,3 +143,29 @@ def logits_of_untouched_states(model, states):
     """Return the logits of the current head for the hidden states recorded before."""
     model.get_output_embeddings().register_forward_pre_hook(lambda module, inputs: (states.reshape(inputs[0].shape),))
     return logits(model, MANY).flatten(0, -2).double()
+
+
+def test_offset_of_the_last_normalisation(tmp_path):
+    """Of all families whose code adds 1 to a weight: what the module itself computes with a weight of 0 and of 1."""
+    seen = set()
+    for kind in architectures():
+        code = inspect.getsource(sys.modules[kind.__module__])
+        if not re.search(r"1(\.0)? \+ self\.weight|self\.weight(\.\w+\(\))? \+ 1", code) or kind.__name__ not in known():
+            continue
+        model = build(kind, False)
+        if model.output is None:
+            continue
+        tensors = {name: Tensor(name, tmp_path, tuple(value.shape), "F32") for name, value in model.module.named_parameters()}
+        norm = last_norm(Checkpoint(tmp_path, model.module.config.to_dict(), tensors, None), model.output.weight.shape[-1])
+        if norm is None:
+            continue
+        module = model.module.get_submodule(norm.weight.name.removesuffix(".weight")).to_empty(device="cpu")
+        outputs = []
+        for weight in (0.0, 1.0):
+            module.load_state_dict(
+                {name: torch.full_like(value, weight * (name == "weight")) for name, value in module.state_dict().items()}
+            )
+            outputs.append(module(torch.ones(1, norm.weight.shape[0]) * torch.arange(1.0, norm.weight.shape[0] + 1)))
+        torch.testing.assert_close(outputs[0], (outputs[1] - outputs[0]) * norm.offset, msg=kind.__name__)
+        seen.add(kind.config_class.model_type)
+    assert {"gemma2", "nemotron", "qwen3_next", "qwen3_5_text", "vaultgemma"} <= seen

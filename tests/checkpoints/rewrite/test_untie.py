@@ -140,8 +140,11 @@ def test_new_head_beside_a_wrapped_module(tmp_path):
 
 def test_weights_in_other_formats_are_not_copied(tmp_path):
     folder = tied(tmp_path / "tied")
-    others = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "pytorch_model-00001-of-00002.bin")
-    for name in (*others, "training_args.bin"):
+    others = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "pytorch_model-00001-of-00002.bin", "original", "onnx")
+    for name in others[-2:]:
+        (folder / name / "deep").mkdir(parents=True)
+        (folder / name / "deep" / "weights").write_bytes(b"old")
+    for name in (*others[:-2], "training_args.bin"):
         (folder / name).write_bytes(b"old")
     untie(folder, tmp_path / "untied")
     assert not {path.name for path in (tmp_path / "untied").iterdir()} & set(others)

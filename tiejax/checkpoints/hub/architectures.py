@@ -83,6 +83,17 @@ class Architecture(NamedTuple):
         return tuple(dict.fromkeys(group for groups in self.more.values() for group in groups))
 
     @property
+    def bare(self) -> "Architecture":
+        """The architecture with the names that files of its base model have."""
+
+        def strip(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(name.removeprefix(f"{self.prefix}.") for name in names)
+
+        tensors: dict[str, Any] = {field: strip(getattr(self, field)) for field in NAMES}
+        separate = {version: strip(names) for version, names in self.separate.items()}
+        return self._replace(prefix="", separate=separate, **tensors)
+
+    @property
     def by_flag(self) -> bool:
         """Whether the flag decides in some version of the library."""
         return "by flag" in self.ties.values()

@@ -10,6 +10,8 @@ from tiejax.system.visible import cut
 
 FLAG, TEXT = "tie_word_embeddings", "text_config."
 ALIAS, ALIASED = "tie_embedding", "lfm2"  # another name of the flag, in configurations whose `model_type` begins so
+# `model_type` of models whose text part, if a configuration has none, takes the settings at the top.
+FLAT = ("qwen2_vl", "qwen2_5_vl")
 NORMED = "Layer normalisation follows the input table, so that the scale of its rows has no effect."
 TRANSFORMED = "A separate dense layer precedes the output table, and can map hidden states to another space."
 SCALED_LOGITS = (
@@ -155,6 +157,8 @@ def tied_by(config: Mapping[str, Any], architecture: Architecture, version: str)
     Without a flag in the text part, the default of that part's `model_type` counts.
     """
     top, inner = states_of(config)
+    if len(levels(config)) == 1 and config.get("model_type") in FLAT:
+        inner = top
     if inner is None and len(levels(config)) > 1:
         both = {architecture.tied(version, (top, state)) for state in (True, False)}
         kind = text_part(config).get("model_type")

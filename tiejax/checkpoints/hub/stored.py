@@ -137,12 +137,17 @@ def _equal_values(first: Tensor, second: Tensor) -> Relation | None:
     step = steps(_comparing(first, second), HubTable(first).nbytes + HubTable(second).nbytes)
     for x, y in zip(_blocks_of_values(first, first.number), _blocks_of_values(second, first.number), strict=True):
         with np.errstate(over="ignore"):
-            exact = exact and np.array_equal(x.astype(np.float64), y.astype(np.float64))
-            down, up = down and np.array_equal(x.astype(y.dtype), y), up and np.array_equal(x, y.astype(x.dtype))
+            exact = exact and _equal(x.astype(np.float64), y.astype(np.float64))
+            down, up = down and _equal(x.astype(y.dtype), y), up and _equal(x, y.astype(x.dtype))
         if not (exact or down or up):
             return None
         step(x.nbytes + y.nbytes)
     return "equal" if exact else "rounded"
+
+
+def _equal(x: np.ndarray, y: np.ndarray) -> bool:
+    """Return whether arrays have equal values; NaN equals NaN, as in a comparison of bytes."""
+    return bool(((x == y) | ((x != x) & (y != y))).all())
 
 
 def _blocks_of_values(tensor: Tensor, number: int) -> Iterator[np.ndarray]:
@@ -268,6 +273,28 @@ def further_copies(checkpoint: Checkpoint, architecture: Architecture, table: Te
             )
         copies += names[1:]
     return tuple(copies)
+
+
+def output_name(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> str:
+    """Return the name of the output table, stored or not. table: the input table."""
+    names = [stored_under(checkpoint, architecture, table, name) for name in architecture.output]
+    return next((name for name in names if name in checkpoint.tensors), names[0])
+
+
+def copies_of_untied(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> dict[str, Tensor]:
+    """Return the names of tensors that an untied model reads beside its two tables and the checkpoint lacks, with their values.
+
+    These are tables of an encoder and a decoder, and others that the flag makes one, such as biases of BERT's decoder. table:
+    the input table. Each name comes with the stored tensor that a tied model uses in its place.
+    """
+    groups: list[tuple[tuple[str, ...], Tensor | None]] = [(architecture.inner, table)]
+    for group in architecture.groups:
+        groups.append((group, next(iter(stored_of(checkpoint, architecture, table, group)), None)))
+    copies: dict[str, Tensor] = {}
+    for names, source in groups:
+        spelled = (stored_under(checkpoint, architecture, table, name) for name in names)
+        copies |= {name: source for name in spelled if source is not None and name not in checkpoint.tensors}
+    return copies
 
 
 def stored_of(checkpoint: Checkpoint, architecture: Architecture, table: Tensor, names: Sequence[str]) -> list[Tensor]:

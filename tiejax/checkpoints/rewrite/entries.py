@@ -20,8 +20,13 @@ OTHER_FORMATS = (
     "tf_model*.h5*",
     "flax_model*.msgpack*",
     "*.gguf",
-    "*.onnx",
+    "*.onnx*",
+    "*.ot",
+    "*.ckpt*",
+    "consolidated*",
+    "openvino_model*",
 )
+OTHER_FOLDERS = ("original", "onnx", "openvino", "coreml")  # with the same weights in other formats
 
 
 class Entries(NamedTuple):
@@ -56,10 +61,17 @@ def entries(root: Path) -> Entries:
     return found
 
 
-def other_formats(files: Iterable[Path]) -> list[Path]:
-    """Return the files directly in a checkpoint's folder that hold its weights in another format than safetensors."""
-    names = [file for file in files if len(file.parts) == 1]
-    return [file for file in names if any(fnmatch.fnmatch(file.name, pattern) for pattern in OTHER_FORMATS)]
+def other_formats(paths: Iterable[Path]) -> list[Path]:
+    """Return the files and folders that hold a checkpoint's weights in another format than safetensors.
+
+    paths: relative to the checkpoint's folder.
+    """
+    return [path for path in paths if _is_other_format(path)]
+
+
+def _is_other_format(path: Path) -> bool:
+    named = len(path.parts) == 1 and any(fnmatch.fnmatch(path.name, pattern) for pattern in OTHER_FORMATS)
+    return named or path.parts[0] in OTHER_FOLDERS
 
 
 def _is_folder(root: Path, entry: Path, allowed: tuple[Path, ...]) -> bool:

@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiejax.checkpoints.check import Judgement, contradiction, foreign_prefix, judged
-from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, named, open_checkpoint
+from tiejax.checkpoints.check import Judgement, as_untied, contradiction, foreign_prefix, judged
+from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, Tensor, named, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, with_flag, word_of
 from tiejax.checkpoints.hub.locate import plain, stored_under, wrapped
@@ -16,11 +16,13 @@ from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, rewrite
 class Repair(NamedTuple):
     """What a repaired copy stores.
 
-    names: new name of each tensor that is kept under another one. left_out: names of tensors to leave out. config: the content
-    of config.json. changes: what that changes, one sentence each; none if the checkpoint is sound.
+    names: new name of each tensor that is kept under another one. copies: name of each tensor that is added, with the one that
+    it is a copy of. left_out: names of tensors to leave out. config: the content of config.json. changes: what that changes,
+    one sentence each; none if the checkpoint is sound.
     """
 
     names: dict[str, str]
+    copies: dict[str, Tensor]
     left_out: tuple[str, ...]
     config: dict[str, Any]
     changes: tuple[str, ...]
@@ -49,9 +51,9 @@ def fix(folder: Path, out: Path) -> tuple[str, ...]:
     repair = plan(checkpoint)
     if repair.changes:
         added: dict[Path, list[Part]] = {}
-        for old, new in repair.names.items():
-            tensor = checkpoint.tensors[old]
-            added.setdefault(tensor.file, []).append(copy_of(tensor, new))
+        parts = {new: checkpoint.tensors[old] for old, new in repair.names.items()} | repair.copies
+        for name, tensor in parts.items():
+            added.setdefault(tensor.file, []).append(copy_of(tensor, name))
         left_out = (*repair.left_out, *repair.names)
         rewrite(checkpoint, out, repair.config, added, left_out, section(folder, "check --fix", " ".join(repair.changes)))
     return repair.changes
@@ -66,6 +68,9 @@ def plan(checkpoint: Checkpoint) -> Repair:
     changes = [] if tied is None else [f"`{FLAG}` is {word_of(tied)} at every level."]
     alone = tables.output if tables.relation == "head" else None
     left_out = _copies(checkpoint._replace(config=config), tables) if judgement.answer == "agrees" or tied else ()
+    copies = as_untied(checkpoint, tables)[1] if tied is False else {}
+    if copies:
+        changes.append(f"Copies were added of tensors that an untied model stores separately: {named(list(copies))}.")
     if left_out:
         changes.append(f"Copies of shared tensors are no longer stored: {named(left_out)}.")
     prefix = foreign_prefix(checkpoint)
@@ -80,25 +85,30 @@ def plan(checkpoint: Checkpoint) -> Repair:
         ).removeprefix(prefix)
         changes.append(f"The shared table `{alone.name}` was renamed to `{renamed[alone.name]}`.")
     names = Counter(renamed.get(name, name) for name in checkpoint.tensors if name not in left_out)
+    copies = {plain(name).removeprefix(prefix): tensor for name, tensor in copies.items()}
     if twice := [name for name, number in names.items() if number > 1]:
         raise _refusal(checkpoint, f"which of several tensors is to be called {twice[0]}; remove the others")
     if checkpoint.stale:
         changes.append(f"`{INDEX}` lists what the shards contain; that of the original {' and '.join(checkpoint.stale)}.")
-    return Repair(renamed, left_out, config, tuple(changes))
+    return Repair(renamed, copies, left_out, config, tuple(changes))
 
 
 def _flag(checkpoint: Checkpoint, tables: Stored, judgement: Judgement) -> bool | None:
     """Return the flag to set, None if it stays; raises CheckpointError if the file does not determine it."""
     if judgement.answer == "agrees":
         return None
-    if judgement.answer == "cannot say" and not contradiction(checkpoint.config):
+    levels = contradiction(checkpoint.config)
+    if judgement.answer == "cannot say" and not (levels == judgement.reason and tables.relation != "rounded"):
         if wrapped(checkpoint) or foreign_prefix(checkpoint) or checkpoint.stale:
             return None  # names and index can be repaired whatever the tables are
         raise CheckpointError(f"{checkpoint.folder}: cannot be repaired: {judgement.reason}")
-    says_untied = flag_of(checkpoint.config).tied is False and not contradiction(checkpoint.config)
+    says_untied = flag_of(checkpoint.config).tied is False and not levels
     if tables.output is not None and tables.relation not in ("head", "equal", "rounded") and not says_untied:
-        return False  # two tables that differ
-    if contradiction(checkpoint.config):
+        after = judged(as_untied(checkpoint, tables)[0], tables)  # two tables that differ
+        if after.answer == "disagrees":
+            raise _refusal(checkpoint, f"{judgement.reason}; with a flag that says untied, {after.reason}")
+        return False
+    if levels:
         return True
     if tables.relation == "head" and flag_of(checkpoint.config).tied:
         return None

@@ -64,8 +64,8 @@ def check_new(checkpoint: Checkpoint, out: Path) -> Entries:
     if within(out, checkpoint.folder):
         raise CheckpointError(f"{out}: lies in {checkpoint.folder}, which is only read; name a folder outside it")
     found = entries(checkpoint.folder)
-    others = other_formats(found.files)
-    return found._replace(files=[file for file in found.files if file not in others])
+    files, folders = ([path for path in paths if path not in other_formats(paths)] for paths in (found.files, found.folders))
+    return Entries(folders, files)
 
 
 def within(path: Path, folder: Path) -> bool:

@@ -26,7 +26,11 @@ NAMES = (
     *("predictions.transform.LayerNorm.weight", "predictions.LayerNorm.weight", "lm_head.layer_norm.weight"),
     *("generator_predictions.LayerNorm.weight", "vocab_layer_norm.weight", "head.norm.weight"),
 )
-PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")  # `model_type` of the models that multiply by weight + 1
+# `model_type` of the models that multiply by weight + 1; `test_tie_parity.py` compares them with the library.
+PLUS_ONE = (
+    *("gemma", "gemma2", "gemma3", "gemma3_text", "vaultgemma", "nemotron", "qwen3_next"),
+    *("qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "minimax_m3_vl", "minimax_m3_vl_text"),
+)
 
 
 class LastNorm(NamedTuple):
@@ -89,7 +93,7 @@ def drawn(number: int, width: int, norm: LastNorm | None, seed: int) -> States:
     """Draw random states as the last layer normalisation would output them: w z + b, z ~ N(0, 1).
 
     norm: None returns z itself, whose scale is arbitrary. Raises CheckpointError if the file cannot be read, or if the
-    states are not finite or do not fit into memory.
+    states are all 0 or not finite, or do not fit into memory.
     """
     check_memory((STATES, f": {number:,} states of width {width:,}"), COPIES * 4 * number * width)
     values = np.random.default_rng(seed).standard_normal((number, width), np.float32)
@@ -100,6 +104,10 @@ def drawn(number: int, width: int, norm: LastNorm | None, seed: int) -> States:
             values += 0 if bias is None else bias
         if not np.isfinite(values).all():
             raise CheckpointError(f"{norm.weight.file}: the output of {norm.weight.name} is not finite in float32")
+        if not values.any():
+            raise CheckpointError(
+                f"{norm.weight.file}: the output of {norm.weight.name} is 0, which shows no change of logits; give --hidden"
+            )
     return States(values, values, None, "drawn at random", whole=False, any_scale=norm is None)
 
 

@@ -25,10 +25,21 @@ MOST_INPUT = 0.01
 UNKNOWN_SCALE = "no layer normalisation is known to precede the head, so that the scale of the hidden states is a guess"
 SMALLEST, LARGEST = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 TOGETHER = 2**22  # number of logits in memory at one time, of all states and a block of tokens
-# How the transformers library transforms the logits of each `model_type`, with its defaults: it multiplies by a factor, or
-# computes cap * tanh(logits / cap). It ignores these keys for other types.
-FACTOR, FACTORS = "logit_scale", {"cohere": 0.0625, "cohere2": 0.0625}
-CAP, CAPS = "final_logit_softcapping", {"gemma2": 30.0, "gemma3_text": None, "gemma3n": 30.0, "gemma3n_text": 30.0}
+# How the transformers library transforms the logits of a `model_type`, with its defaults: it multiplies by a factor, divides by
+# one, or computes cap * tanh(logits / cap).
+SCALE, SCALING, MULTIPLIER = "logit_scale", "logits_scaling", "lm_head_multiplier"
+FACTORS = {
+    **{"cohere": (SCALE, 0.0625), "cohere2": (SCALE, 0.0625), "cohere2_moe": (SCALE, 0.0625)},
+    **{"hyperclovax": (SCALING, 1.0), "falcon_h1": (MULTIPLIER, 1.0)},
+}
+DIVIDED = ("granite", "granitemoe", "granitemoehybrid", "granitemoeshared")  # by `logits_scaling`
+CAP, CAPS = (
+    "final_logit_softcapping",
+    {
+        **{"gemma2": 30.0, "gemma3_text": None, "gemma3n": 30.0, "gemma3n_text": 30.0},
+        **{"vaultgemma": 30.0, "nanochat": 15.0},
+    },
+)
 
 
 Transform = Callable[[np.ndarray], np.ndarray]  # of logits
@@ -55,7 +66,10 @@ def logit_transform(config: dict[str, Any]) -> Transform:
     kind, text = config.get("model_type"), text_part(config)
     factor, cap = 1.0, 0.0  # without a cap
     if isinstance(kind, str) and kind in FACTORS:
-        factor = _number(FACTOR, text.get(FACTOR, FACTORS[kind]))
+        key, default = FACTORS[kind]
+        factor = _number(key, text.get(key, default))
+    if isinstance(kind, str) and kind in DIVIDED:
+        factor = 1 / _number(SCALING, text.get(SCALING, 1.0))
     if isinstance(kind, str) and kind in CAPS and (given := text.get(CAP, CAPS[kind])) is not None:
         cap = _number(CAP, given)
     return lambda logits: cap * np.tanh(logits * factor / cap) if cap else logits * factor

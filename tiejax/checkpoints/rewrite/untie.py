@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from tiejax.checkpoints.hub.architectures import Architecture, unsafe
-from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
+from tiejax.checkpoints.hub.architectures import unsafe
+from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, title_of, with_flag
-from tiejax.checkpoints.hub.locate import stored_under, unknown
-from tiejax.checkpoints.hub.stored import Stored, stored_tables
+from tiejax.checkpoints.hub.locate import unknown
+from tiejax.checkpoints.hub.stored import Stored, copies_of_untied, output_name, stored_tables
 from tiejax.checkpoints.rewrite.rewrite import copy_of, rewrite, section
 
 
@@ -33,8 +33,11 @@ def untie(folder: Path, out: Path) -> str:
     _check(checkpoint, tables)
     assert tables.input is not None
     assert tables.architecture is not None
-    output, copies = _copies(checkpoint, tables.architecture, tables.input)
-    parts = [copy_of(source, name) for name, source in copies.items() if name not in checkpoint.tensors]
+    output = output_name(checkpoint, tables.architecture, tables.input)
+    copies = copies_of_untied(checkpoint, tables.architecture, tables.input)
+    if output not in checkpoint.tensors:
+        copies = {output: tables.input} | copies
+    parts = [copy_of(source, name) for name, source in copies.items()]
     copied = ", ".join(f"`{part.name}`" for part in parts) or "no tensor"
     changes = f"`{FLAG}` is false, and copies were added of tensors that were one: {copied}. All others are unchanged."
     card = section(folder, "untie", changes)
@@ -53,6 +56,8 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
         set_false = relation in ("differ", "scaled", "shapes") and flag_of(checkpoint.config).tied
         fix = f"; set {FLAG} to false in config.json, as `tiejax check --fix` does" if set_false else ""
         raise CheckpointError(f"{folder}: is not tied: it has {tables.words}{fix}")
+    if tables.padding and flag_of(checkpoint.config).tied:
+        raise CheckpointError(f"{folder}: cannot be untied: it has {tables.words}, which a tied model does not have")
     if always := [version for version, ties in sorted(architecture.ties.items()) if ties == "always"]:
         raise CheckpointError(
             f"{folder}: cannot be untied: version {' and '.join(always)} of the transformers library ties "
@@ -66,23 +71,3 @@ def _check(checkpoint: Checkpoint, tables: Stored) -> None:
             f"{folder}: cannot be untied: it stores one table, but nothing says that it is tied ({flag.where}); "
             "a head that is missing cannot be restored"
         )
-
-
-def _copies(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> tuple[str, dict[str, Tensor]]:
-    """Return the name of the output table, and the tensors that an untied checkpoint stores, each with the one it is equal to.
-
-    These are both tables, tables of an encoder and a decoder, and others that the flag ties, such as biases of BERT's decoder.
-    """
-
-    def name_of(wanted: str) -> str:
-        return stored_under(checkpoint, architecture, table, wanted)
-
-    output = next(
-        (name for name in map(name_of, architecture.output) if name in checkpoint.tensors), name_of(architecture.output[0])
-    )
-    copies = {output: table} | {name_of(name): table for name in architecture.inner}
-    for group in architecture.groups:
-        names = [name_of(name) for name in group]
-        stored = [checkpoint.tensors[name] for name in names if name in checkpoint.tensors]
-        copies |= {name: stored[0] for name in names if stored}
-    return output, copies
