@@ -286,6 +286,8 @@ def from_arrays(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> 
     leaves, treedef = jax.tree.flatten(like)
     found = [arrays.get(f"{prefix}/{number}") for number in range(len(leaves))]
     for number, (leaf, expected) in enumerate(zip(found, leaves, strict=True)):
+        if leaf is not None and leaf.dtype.kind == "V" and leaf.dtype.itemsize == np.dtype(expected.dtype).itemsize:
+            found[number] = leaf = leaf.view(expected.dtype)  # .npz files do not name dtypes such as bfloat16
         if leaf is None or (leaf.shape, leaf.dtype) != (expected.shape, expected.dtype):
             got = "nothing" if leaf is None else f"{leaf.dtype} {leaf.shape}"
             raise ValueError(f"{prefix}/{number}: expected {expected.dtype} {expected.shape}, got {got}")

@@ -166,11 +166,13 @@ class FunctionFeed(NamedTuple):
         make: (seed, step) -> batch, a tree of arrays.
         first: the step that the ensemble counts as 0.
         window: number of steps that are made at a time.
+        last: the step after the last one that is made; the rest of the last window repeats its batch.
     """
 
     make: Callable[[int, int], PyTree]
     first: int = 0
     window: int = 1
+    last: int | None = None
 
     def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
         """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
@@ -180,8 +182,9 @@ class FunctionFeed(NamedTuple):
 
         while True:
             steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
-            batches = [[part(self.make(seed, step)) for step in steps] for seed, _ in seeds]
-            yield stacked(batches)
+            within = range(steps.start, max(steps.start + 1, min(steps.stop, self.last or steps.stop)))
+            batches = [[part(self.make(seed, step)) for step in within] for seed, _ in seeds]
+            yield stacked([row + row[-1:] * (len(steps) - len(within)) for row in batches])
             first += 1
 
 

@@ -1,6 +1,6 @@
 """Optimizers that look across leaves, found by tracing an update: which updates depend on the gradient of which leaf."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -56,6 +56,13 @@ def update_origins(optimizer: Any, params: PyTree) -> dict[str, Origins]:
         of_state = of_state if found is None else [old | new for old, new in zip(of_state, found[len(paths) :], strict=True)]
         found = _origins(traced.jaxpr, [*own, *of_state, *own])
     return dict(zip(paths, found[: len(paths)], strict=True))
+
+
+def arguments_used(function: Callable[..., Any], *args: Any) -> set[int]:
+    """Return the places of the arguments on which some output of a function depends, by tracing it with their shapes."""
+    traced, leaves = jax.make_jaxpr(function)(*args), [len(jax.tree.leaves(arg)) for arg in args]
+    given = [frozenset([str(place)]) for place, number in enumerate(leaves) for _ in range(number)]
+    return {int(place) for found in _origins(traced.jaxpr, given) for place in found}
 
 
 def _origins(jaxpr: core.Jaxpr, given: Sequence[Origins]) -> list[Origins]:

@@ -1,8 +1,11 @@
 """A comparison as its user runs it: functions that are refused, results, forks, kills and resumption."""
 
+import dataclasses
 import json
 import signal
 import sys
+import threading
+from fractions import Fraction
 from pathlib import Path
 
 import comparison_model
@@ -11,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from comparison_model import ARGUMENTS, comparison, init, loss
+from comparison_model import ARGUMENTS, comparison, examples, init, loss
 from processes import end, processes_of_one_run, start, wait_until
 
 from tiejax import Tie
-from tiejax.lab import tied, untie_at, untied
+from tiejax.lab import Arm, tied, untie_at, untied
+from tiejax.lab.comparison.arms import Change
 from tiejax.lab.comparison.comparison import simple_study
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay
 from tiejax.lab.comparison.page import in_words
@@ -37,6 +41,10 @@ def here(monkeypatch, tmp_path):
     monkeypatch.setattr("tiejax.lab.runs.train.stop_flag", lambda: lambda: False)
     monkeypatch.setattr(sys, "argv", ["test"])
     monkeypatch.chdir(tmp_path)
+
+
+RANDOM = np.random.default_rng(0)
+ALIKE = Arm("untie-1-2", False, fork=Fraction(1, 3), parent="tied", change=Change("zero-keep-count"))
 
 
 def branching(rate):
@@ -69,6 +77,26 @@ REFUSED = [
         {"optimizer": lambda rate: optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(rate))},
         "optimizer: .*max_norm of Comparison",
     ),
+    ({"optimizer": optax.inject_hyperparams(optax.adamw)}, "optimizer: its updates do not depend on the learning rate"),
+    ({"optimizer": lambda rate: optax.adamw(1e-2)}, "optimizer: its updates do not depend on the learning rate"),
+    (
+        {"optimizer": lambda rate, tables: optax.adamw(rate), "table_factors": [1.0, 2.0]},
+        "optimizer: its updates do not depend on the table rate",
+    ),
+    ({"init": lambda key: init(key) | {"body": RANDOM.random((3, 3))}}, "init: returns another result each time"),
+    ({"loss": lambda *given: loss(*given) + RANDOM.random()}, "loss: returns another result each time"),
+    ({"training": lambda seed, step: examples(8, int(RANDOM.integers(2**31)))}, "training: .*two different batches"),
+    ({"training": lambda seed, step: examples(4)}, r"training: expected batches of 8 examples \(batch_size\).* returned 4"),
+    ({"arms": [tied, untied, untie_at(0.5), untie_at(0.501)]}, "arms: untie-1/2 and untie-.* are one: both change at step 30"),
+    ({"arms": [tied, untied, ALIKE, untie_at(0.5)]}, "arms: the names untie-1-2 and untie-1/2 are too alike"),
+    ({"arms": [tied, untied, untie_at(0.5, policy="zero")]}, "arms: untie-1/2-zero: policy 'zero' cannot restart"),
+    ({"arms": [tied, untied, Arm("half", False, parent="tied")]}, "arms: half needs both a parent and the fork"),
+    (
+        {"arms": [tied, untied, dataclasses.replace(untie_at(0.5), change=Change(rate=2.0))]},
+        "arms: untie-1/2: expected a change with rate 1",
+    ),
+    ({"recorders": {"x": lambda params, batch: params["nope"]}}, "recorders: x: failed with KeyError"),
+    ({"recorders": {"x": lambda params, batch: 3}}, "recorders: x: expected a dictionary"),
     ({"gate": float("nan")}, "gate: expected a loss that models must end below, or None, got nan"),
     ({"table_factors": [1, 2]}, "table_factors: needs an optimizer of two learning rates"),
     ({"arms": [tied]}, "arms: expected at least two different ones"),
@@ -84,6 +112,64 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(changes, words, tmp_pa
     with pytest.raises(ValueError, match=words):
         comparison(**changes).run(tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_forks_need_records_within_the_run(tmp_path):
+    with pytest.raises(ValueError, match=r"^--record_every: untie-2/3 changes at a record: expected less than 60 steps"):
+        comparison().run(tmp_path / "out", record_every=60)
+
+
+@pytest.mark.slow
+def test_a_run_is_not_resumed_by_another_script(tmp_path):
+    """A finished run, to which seeds would be appended, and one that is only read again."""
+    given = {"arms": [tied, untied], "rates": [0.1], "steps": 8}
+    before = comparison(**given).run(tmp_path / "out")
+    for changes, words in (
+        ({"loss": lambda *given: 10 * loss(*given)}, "loss; evaluate"),
+        ({"init": lambda key: jax.tree.map(jnp.zeros_like, init(key))}, "init"),
+        ({"optimizer": lambda rate: optax.sgd(rate)}, "optimizer"),
+        ({"max_norm": 0.01}, "max_norm: None -> 0.01"),
+        ({"batch_size": 4}, "batch_size: 8 -> 4"),
+        ({"arms": [tied, untied, untie_at(0.5)]}, "arms"),
+        ({"rates": [0.3]}, r"rates: \[0.1\] -> \[0.3\]"),
+        ({"steps": 9}, "steps: 8 -> 9"),
+    ):
+        for more in ({"seeds": 3}, {}):
+            with pytest.raises(ValueError, match=rf"^--resume: .* was started by another script \((|.*; ){words}\)"):
+                comparison(**given | changes).run(tmp_path / "out", resume=True, **more)
+    again = comparison(**given).run(tmp_path / "out", resume=True, seeds=3)
+    np.testing.assert_array_equal(again.final[:, :2], before.final)
+    assert again.final.shape == (2, 3)
+
+
+@pytest.mark.slow
+def test_bfloat16_policy_split_and_a_list_of_batches_in_a_thread(tmp_path):
+    """Parameters and records in bfloat16, which .npz files do not name; a function that knows only the run's steps."""
+    batches = [examples(8, seed=step) for step in range(12)]
+    found = []
+
+    def run():
+        found.append(
+            comparison(
+                init=lambda key: jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), init(key)),
+                training=lambda seed, step: batches[step],
+                arms=[tied, untied, untie_at(0.5, policy="split")],
+                recorders={"own": lambda params, batch: {"per_step": params["body"].sum()}},
+                rates=[0.1],
+                steps=12,
+            ).run(tmp_path / "out")
+        )
+
+    handler = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert np.isfinite(found[0].final).all()
+    metrics = np.load(tmp_path / "out" / "metrics.npz")
+    steps = metrics["tied.train_step"]
+    assert metrics["tied.own_own_per_step"].shape == (2, len(steps))
+    assert metrics["tied.own_own_per_step"].dtype == np.float32
 
 
 def test_a_number_of_devices_that_are_missing_is_refused(tmp_path):

@@ -16,6 +16,7 @@ from tiejax.lab.comparison.recipe import number_of_rates, with_metrics
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.statistics.claims import Claim
 from tiejax.system.memory import machine_memory, size_words
+from tiejax.tying.across import arguments_used
 from tiejax.tying.leaves import is_array, tree_bytes
 from tiejax.tying.tie import leaves_by_path
 
@@ -125,6 +126,7 @@ def check_optimizer(optimizer: Callable[..., Any], table_factors: Any, shapes: S
         raise BadInput("table_factors: needs an optimizer of two learning rates, (rate, table_rate)")
     own = with_own_rates(optimizer, number, warm_up_constant_decay, 100)
     advice = "; learning rates are traced, so that one program trains several: no Python branch may depend on them"
+    _check_rates(optimizer, number, shapes)
     state = _called("optimizer", own.init, shapes.params, advice=advice)
     updates, _ = _called("optimizer", own.update, shapes.params, state, shapes.params, advice=advice)
     if list(leaves_by_path(updates)[0]) != list(leaves_by_path(shapes.params)[0]):
@@ -135,6 +137,56 @@ def check_optimizer(optimizer: Callable[..., Any], table_factors: Any, shapes: S
         message = str(error).replace("max_norm of Ensemble and make_step", "max_norm of Comparison")
         raise BadInput(f"optimizer: {message}") from None
     return state
+
+
+def _check_rates(optimizer: Callable[..., Any], number: int, shapes: Shapes) -> None:
+    """Raise BadInput unless the optimizer's updates depend on each of its learning rates."""
+    rates = [jax.ShapeDtypeStruct((), jnp.float32)] * number
+
+    def update(*args: Any) -> Any:
+        rates, (state, params) = args[:number], args[number:]
+        return optimizer(*rates).update(params, state, params)[0]
+
+    try:
+        state = jax.eval_shape(lambda params: optimizer(*([1.0] * number)).init(params), shapes.params)
+        used = arguments_used(update, *rates, state, shapes.params)
+    except Exception:  # whatever the optimizer raises, which the caller reports
+        return
+    if unused := [name for place, name in enumerate(("the learning rate", "the table rate")[:number]) if place not in used]:
+        raise BadInput(
+            f"optimizer: its updates do not depend on {unused[0]} that it is given; expected, for example, "
+            "lambda rate: optax.adamw(rate), and not optax.inject_hyperparams, which keeps the first rate in its state"
+        )
+
+
+def check_changes(arms: Sequence[Arm], optimizer: Callable[..., Any], shapes: Shapes) -> None:
+    """Raise BadInput unless the optimizer's state can be continued as every arm that changes asks."""
+    own = with_own_rates(optimizer, number_of_rates(optimizer), warm_up_constant_decay, 100)
+    state = jax.eval_shape(own.init, shapes.params)
+    use = jax.eval_shape(lambda params: own.init(tying.only_tied(params, shapes.ties)), shapes.params)
+    for arm in arms:
+        if arm.fork is None:
+            continue
+
+        def change(params: PyTree, state: PyTree, use: PyTree, arm: Arm = arm) -> PyTree:
+            if arm.tied:
+                return tying.retie_switched(own, params, state, shapes.ties, "mean")
+            uses = use if arm.change.policy == "split" else None
+            return tying.untie_switched(own, params, state, shapes.ties, arm.change.policy, arm.change.new, uses)
+
+        try:
+            jax.eval_shape(change, shapes.params, state, use)
+        except (tying.TieError, ValueError) as error:
+            raise BadInput(f"arms: {arm.name}: {error}") from None
+
+
+def check_recorders(recorders: Mapping[str, Callable[..., Any]], data: Data, shapes: Shapes) -> None:
+    """Raise BadInput unless every recorder returns a dictionary of arrays."""
+    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data.batch())
+    for name, function in recorders.items():
+        found = _called(f"recorders: {name}", function, shapes.params, batch)
+        if not isinstance(found, Mapping):
+            raise BadInput(f"recorders: {name}: expected a dictionary of numbers, got {type(found).__name__}")
 
 
 def check_size(params: PyTree, opt_state: PyTree, members: int) -> None:

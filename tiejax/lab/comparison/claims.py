@@ -18,6 +18,7 @@ OwnClaims = Callable[[Losses], Sequence[Claim]]
 
 def compared(arms: Sequence[Arm]) -> list[tuple[str, str]]:
     """Return the pairs of arms that are compared, each with the one that is claimed to end lower first."""
+    arms = [arm for arm in arms if arm.compared]
     names = {arm.name for arm in arms}
     ends = [name for name in ("tied", "untied") if name in names]
     changing = [arm.name for arm in arms if arm.fork is not None]

@@ -12,18 +12,19 @@ import jax
 import numpy as np
 
 from tiejax import tying
-from tiejax.lab.comparison import checks, data, page
+from tiejax.lab.comparison import checks, data, page, script
 from tiejax.lab.comparison.arms import Arm, tied, untie_at, untied
 from tiejax.lab.comparison.claims import OwnClaims
 from tiejax.lab.comparison.optimizer import Schedule, warm_up_constant_decay
 from tiejax.lab.comparison.recipe import Recipe
 from tiejax.lab.comparison.settings import Settings, settings_of
 from tiejax.lab.comparison.step_count import block_size
-from tiejax.lab.comparison.study import Subject
+from tiejax.lab.comparison.study import Subject, check_forks
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.gate import Gate
 from tiejax.lab.runs.run_directory import METRICS, REPORT, RESULTS
+from tiejax.lab.runs.stop import handlers_restored
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.system.processors import cores
@@ -161,7 +162,11 @@ class Comparison:
         flags = [f"--{name}={json.dumps(value) if isinstance(value, list | tuple) else value}" for name, value in given.items()]
         switches = [f"--{name}" for name, on in (("resume", resume), ("overwrite", overwrite)) if on]
         try:
-            status = entry.main(self.study, [*flags, *switches])
+            with handlers_restored():
+                status = entry.main(self.study, [*flags, *switches])
+            if resume and not status:  # also a run that had finished
+                own = settings_of(self._given, self.directory)(out=str(given["out"]), hours=None if self.steps else 1.0)
+                self._prepare(own.resolved(), Console(quiet=True, silent=True), NAME, resume=True)
         except BadInput as error:
             raise ValueError(str(error)) from None
         if status:
@@ -176,12 +181,18 @@ class Comparison:
     @functools.cached_property
     def study(self) -> Study:
         """The comparison as a study with a command line."""
+        return simple_study(NAME, settings_of(self._given, self.directory), lambda settings: self, f"training of {self.name}")
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """The values of the settings that the script gives."""
         given: dict[str, Any] = {"rates": [*map(float, self.rates)], "steps": self.steps, "margin": self.margin}
         factors = None if self.table_factors is None else [*map(float, self.table_factors)]
         given |= {"seeds": self.seeds, "table_factors": factors}
-        return simple_study(NAME, settings_of(given, self.directory), lambda settings: self, f"training of {self.name}")
+        # Scalars of numpy, as in np.arange, become Python's.
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
 
-    def _prepare(self, settings: Settings, console: Console, study: str) -> Subject:
+    def _prepare(self, settings: Settings, console: Console, study: str, resume: bool = False) -> Subject:
         """Check every argument; return what is compared, for a study of this name. Raises BadInput."""
         arms = self._arms()
         if settings.steps == 1 and (changing := [arm.name for arm in arms if arm.fork is not None]):
@@ -194,6 +205,8 @@ class Comparison:
         checks.check_schedule(self.schedule)
         checks.check_claims(self.claims, arms, settings.number_of_seeds)
         opt_state = checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
+        checks.check_changes(arms, self.optimizer, shapes)
+        checks.check_recorders(self.recorders, found, shapes)
         checks.check_size(shapes.params, opt_state, block_size(settings.seed_list, settings.mesh))
         checks.check_mesh(settings.mesh, self.batch_size, shapes.ties)
         recipe = Recipe(
@@ -216,7 +229,14 @@ class Comparison:
                 "numpy, or in init"
             )
         gate = None if self.gate is None else Gate(self.gate, 0.0, "the gate of the script", self.unit, "gate")
-        return Subject(study, self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint, gate)
+        if settings.steps is not None:
+            check_forks(arms, settings.steps, settings.every(settings.steps))
+        described = script.described(recipe, arms, gate, type(settings).GIVEN, shapes.params)
+        if resume:
+            script.check(Path(str(settings.out)), described)
+        return Subject(
+            study, self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint, described, gate
+        )
 
     def _arms(self) -> list[Arm]:
         """Return the arms; raises BadInput."""
@@ -228,7 +248,13 @@ class Comparison:
         for arm in self.arms:
             if arm.parent is not None and arm.parent not in names:
                 raise BadInput(f"arms: {arm.name} continues the models of {arm.parent}, which is missing")
-        return sorted(self.arms, key=lambda arm: arm.parent is not None)
+            if (arm.parent is None) != (arm.fork is None):
+                raise BadInput(f"arms: {arm.name} needs both a parent and the fork at which it leaves that, or neither")
+            if arm.change.rate != 1:
+                raise BadInput(f"arms: {arm.name}: expected a change with rate 1, the only one here, got {arm.change.rate}")
+        by_use = {arm.parent for arm in self.arms if arm.change.policy == "split"}
+        arms = [dataclasses.replace(arm, by_use=arm.by_use or arm.name in by_use) for arm in self.arms]
+        return sorted(arms, key=lambda arm: arm.parent is not None)
 
 
 def simple_study(name: str, settings: type[Settings], build: Callable[[Any], Comparison], subject: str) -> Study:
@@ -243,7 +269,7 @@ def simple_study(name: str, settings: type[Settings], build: Callable[[Any], Com
     """
 
     def prepare(settings: Any, console: Console, resume: bool) -> Subject:
-        return build(settings)._prepare(settings, console, name)
+        return build(settings)._prepare(settings, console, name, resume)
 
     shared = {field.name for field in dataclasses.fields(Settings)}
     own = [field.name for field in dataclasses.fields(settings) if field.name not in shared]

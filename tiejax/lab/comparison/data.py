@@ -30,11 +30,11 @@ class Data(NamedTuple):
         """Whether a function makes the training batches."""
         return callable(self.training)
 
-    def feed(self, first: int) -> Any:
-        """Return the feed of training that begins at a step of the run."""
+    def feed(self, first: int, last: int) -> Any:
+        """Return the feed of the training steps first, ..., last - 1 of the run."""
         window = max(1, min(MOST_WINDOW, WINDOW_BYTES // max(1, tree_bytes(self.batch()))))
         if self.made:
-            return FunctionFeed(self.training, first, window)
+            return FunctionFeed(self.training, first, window, last)
         return ExampleFeed(self.training, self.batch_size, first, window)
 
     def batch(self) -> PyTree:
@@ -89,10 +89,26 @@ def checked(training: Any, held_out: Any, batch_size: int) -> Data:
         batch = data.batch()
     except Exception as error:  # whatever the function raises
         raise BadInput(f"training: the function failed for seed 0 and step 0: {failure(error)}") from None
+    if data.made:
+        _check_function(data, batch)
     if not jax.tree.leaves(batch):
         raise BadInput("training: a batch has no arrays")
     _check_same(batch, data.held_out)
     return data
+
+
+def _check_function(data: Data, batch: PyTree) -> None:
+    """Raise BadInput unless the function of batches makes the same batch again, of `batch_size` examples."""
+    lengths = {len(leaf) if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(batch)}
+    if lengths - {data.batch_size}:
+        found = ", ".join(map(str, sorted(lengths)))
+        raise BadInput(f"training: expected batches of {data.batch_size} examples (batch_size), the function returned {found}")
+    same = jax.tree.map(lambda one, other: np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), batch, data.batch())
+    if not all(jax.tree.leaves(same)):
+        raise BadInput(
+            "training: the function returned two different batches for seed 0 and step 0; a batch must depend on seed and step "
+            "alone, as with numpy.random.default_rng([seed, step])"
+        )
 
 
 def _check_same(batch: PyTree, held_out: PyTree) -> None:

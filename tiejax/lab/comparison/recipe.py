@@ -61,7 +61,7 @@ class Recipe(NamedTuple):
             first_step=first,
             recorders=self._recorders(),
             max_norm=self.max_norm,
-            source=self.data.feed(first),
+            source=self.data.feed(first, last),
             members=training.Unrolled() if jax.default_backend() == "cpu" else training.Vmapped(),
             precision=self.precision,
             devices=self.devices,
@@ -105,7 +105,7 @@ class Recipe(NamedTuple):
 
         def own(params: PyTree, batch: PyTree, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
             found = {name: function(params, batch) for name, function in self.recorders.items()}
-            each = {f"{name}_{field}": jnp.asarray(value) for name, row in found.items() for field, value in row.items()}
+            each = {f"{name}_{field}": _storable(value) for name, row in found.items() for field, value in row.items()}
             return mean_over(each, self.devices)
 
         functions = {"train": train, "validation": validate} | ({"own": own} if self.recorders else {})
@@ -160,6 +160,12 @@ def record(
     first, second = (jnp.sqrt(sum((_square(pair[place]) for pair in pairs), start=jnp.float32(0))) for place in (0, 1))
     product = sum((jnp.sum(one * other) for one, other in pairs), start=jnp.float32(0))
     return found | {"source": first, "target": second, "ratio": second / first, "cosine": product / (first * second)}
+
+
+def _storable(value: Any) -> jax.Array:
+    """Return a record as an array in a dtype that .npz files name."""
+    array = jnp.asarray(value)
+    return array.astype(jnp.float32) if array.dtype == jnp.bfloat16 else array
 
 
 def _square(array: jax.Array) -> jax.Array:

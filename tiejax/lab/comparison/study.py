@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from tiejax.lab.comparison import claims, figures, page, segments
 from tiejax.lab.comparison.arms import Arm, Class
 from tiejax.lab.comparison.data import length_of
 from tiejax.lab.comparison.recipe import FINAL, Recipe, with_metrics
+from tiejax.lab.comparison.script import SCRIPT
 from tiejax.lab.comparison.settings import Settings
 from tiejax.lab.comparison.step_count import block_size, costs_of_run, steps_of
 from tiejax.lab.comparison.training import Arrays, Trainer, Tuning, metrics_of, train_seeds, tune, with_claims
@@ -25,6 +27,7 @@ from tiejax.lab.runs.parts import Looks, facts_of, parts_begun
 from tiejax.lab.runs.rates import Tried, rate_lines, tuning_rows
 from tiejax.lab.runs.stages import Stages
 from tiejax.lab.runs.train import begin, check_same_data, warn_of_deadlock
+from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.sizes import MOST_STEPS
 from tiejax.statistics.claims import Claim
 from tiejax.system.json_values import plain
@@ -32,7 +35,10 @@ from tiejax.tying.leaves import tree_bytes
 
 
 class Subject(NamedTuple):
-    """What is compared, as a `Comparison` describes it; study: the name of the study. fingerprint: of the data."""
+    """What is compared, as a `Comparison` describes it.
+
+    study: the name of the study. fingerprint: of the data. script: see `script.described`.
+    """
 
     study: str
     name: str
@@ -42,6 +48,7 @@ class Subject(NamedTuple):
     claims: claims.OwnClaims | None
     sections: Sequence[page.Section]
     fingerprint: str
+    script: Mapping[str, Any]
     gate: Gate | None = None
 
     @property
@@ -58,6 +65,7 @@ def run(launched: Launched, console: Console) -> int:
     settings, directory, subject = launched.settings, launched.run, launched.prepared
     if directory is not None:
         directory.bind(subject.fingerprint)
+        directory.keep(SCRIPT, json.dumps(subject.script, indent=1).encode())
     check_same_data(subject.fingerprint, "training: the processes have different examples; give all of them the same")
     stop = begin(launched, console, max(1, len(claims.compared(subject.arms))))
     parts = parts_begun(launched)
@@ -74,6 +82,7 @@ def run(launched: Launched, console: Console) -> int:
         costs = costs_of_run(tuned, in_blocks(parts[:1], whole=planned))
         steps = steps_of(longest, settings, probe, block, costs, tuned, console)
         every = settings.every(steps)
+        check_forks(subject.arms, steps, every)
         subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
         trainer = Trainer(subject.recipe, steps, stages)
         tried = tune_all(trainer, tuned, subject, console)
@@ -134,6 +143,26 @@ def on_records(arms: Sequence[Arm], steps: int, every: int) -> list[Arm]:
         return Fraction(max(step, 1), steps)
 
     return [arm if arm.fork is None else dataclasses.replace(arm, fork=moved(arm.fork)) for arm in arms]
+
+
+def check_forks(arms: Sequence[Arm], steps: int, every: int) -> None:
+    """Raise BadInput unless arms that change do so within the run, at different steps if they change alike."""
+    changing = [arm for arm in arms if arm.fork is not None]
+    if changing and every >= steps:
+        raise BadInput(f"--record_every: {changing[0].name} changes at a record: expected less than {steps} steps, got {every}")
+    found: dict[Any, str] = {}
+    moved = on_records(arms, steps, every)
+    for arm in moved:
+        if arm.fork is None:
+            continue
+        other = found.setdefault((arm.parent, arm.fork, arm.change, arm.tied), arm.name)
+        if other != arm.name:
+            step = segments.step_at(arm.fork, steps)
+            raise BadInput(f"arms: {other} and {arm.name} are one: both change at step {step} of {steps}, that of a record")
+    stages: dict[str, str] = {}
+    for segment in segments.segments_of(moved):
+        if (other := stages.setdefault(segment.name, segment.arm.name)) != segment.arm.name:
+            raise BadInput(f"arms: the names {other} and {segment.arm.name} are too alike for the files of a run; change one")
 
 
 def tunings(settings: Settings, subject: Subject, block: int) -> list[Tuning]:

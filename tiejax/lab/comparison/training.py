@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +28,7 @@ PyTree = Any
 Arrays = dict[str, np.ndarray]
 Rate = Any  # a learning rate, or several, as the recipe takes them
 STATE = "state"  # prefix of the arrays of a segment's final state
+STEP = re.compile("([^_]+_)?step")
 
 
 class Members(NamedTuple):
@@ -144,7 +146,12 @@ class Trainer:
 def records_of(records: Mapping[str, Mapping[str, np.ndarray]], first: int) -> Arrays:
     """Return the records of one arm as `RECORDER_FIELD`, `[seed, record, ...]`, with steps counted from the run's start."""
     arrays = training.by_arm(records, {name: f"{name}_" for name in records})
-    return {name: values + first if name.endswith("step") else values[0] for name, values in arrays.items()}
+    return {name: values + first if is_step(name) else values[0] for name, values in arrays.items()}
+
+
+def is_step(field: str) -> bool:
+    """Return whether a field, with or without `ARM/`, is the steps `[record]` of a recorder: `RECORDER_step`."""
+    return STEP.fullmatch(field.rpartition("/")[2]) is not None
 
 
 def stage_of(segment: Segment, seeds: Sequence[int]) -> str:
@@ -194,12 +201,12 @@ def joined(parts: Sequence[Segment], left: Mapping[str, Arrays]) -> Arrays:
         while (before := line[0].after) is not None:
             line.insert(0, before)
         found = [left[each.name] for each in line]
-        recorders = {name.removesuffix("_step") for name in found[-1] if name.endswith("_step")}
+        recorders = {name.removesuffix("_step") for name in found[-1] if is_step(name)}
         for field in found[-1]:
             if not field.startswith(tuple(f"{name}_" for name in recorders)):
                 arrays[f"{segment.arm.name}/{field}"] = found[-1][field]
                 continue
-            axis = 0 if field.endswith("step") else 1
+            axis = 0 if is_step(field) else 1
             whole = [np.delete(part[field], -1, axis) for part in found[:-1]] + [found[-1][field]]
             arrays[f"{segment.arm.name}/{field}"] = np.concatenate(whole, axis)
     return arrays
@@ -217,9 +224,9 @@ def join_blocks(blocks: Sequence[tuple[Sequence[int], Arrays]], seeds: Sequence[
         first = [seed for block in having for seed in block]
         assert first == list(seeds[: len(first)]), f"{field}: has the seeds {first}"
         values = [arrays[field] for _, arrays in blocks if field in arrays]
-        if field.endswith("step"):
+        if is_step(field):
             assert all(np.array_equal(values[0], other) for other in values), field
-        whole[field] = values[0] if field.endswith("step") else np.concatenate(values)
+        whole[field] = values[0] if is_step(field) else np.concatenate(values)
     return whole
 
 
@@ -380,11 +387,11 @@ def tune(trainer: Trainer, tuning: Tuning) -> Tried:
 
     tried = choose_rates(tuning.rates, losses_at, tuning.factors, lambda pairs: losses_at(pairs, short=True)[:, 0])
     best = parts[tried.pair]
-    records = {field: values if field.endswith("step") else np.concatenate([part[field] for part in best])
+    records = {field: values if is_step(field) else np.concatenate([part[field] for part in best])
                for field, values in best[0].items()}  # fmt: skip
     return tried._replace(records=records)
 
 
 def _of_member(arrays: Arrays, place: int) -> Arrays:
     """Return the arrays of one member, `[1, ...]`; steps are those of all."""
-    return {field: values if field.endswith("step") else values[place : place + 1] for field, values in arrays.items()}
+    return {field: values if is_step(field) else values[place : place + 1] for field, values in arrays.items()}
