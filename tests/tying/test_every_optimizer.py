@@ -16,7 +16,19 @@ import optax
 import optax.contrib
 import pytest
 
-from tiejax.tying import Tie, TieError, check_leafwise, collect, copy_to_targets, retie, store, symmetrise, untie, view
+from tiejax.tying import (
+    Scale,
+    Tie,
+    TieError,
+    check_leafwise,
+    collect,
+    copy_to_targets,
+    retie,
+    store,
+    symmetrise,
+    untie,
+    view,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of arguments within optax
 
@@ -330,3 +342,89 @@ def test_optimizers_that_count_a_switched_pair_twice_are_refused(name):
     (once, _), (twice, _) = trained_once(name, optimizer, TRANSPOSED), trained_twice(name, optimizer, TRANSPOSED)
     differ = any(not close(twice[path], leaf) for path, leaf in once.items() if leaf is not None)
     assert refused == (differ or name in ACROSS)
+
+
+# Optimizers whose state holds values of parameters, beside moments.
+VALUED = [
+    *("contrib.cocob", "contrib.dog", "contrib.dowg", "contrib.madgrad", "contrib.mechanize", "contrib.prodigy", "contrib.sam"),
+    *("contrib.schedule_free", "contrib.schedule_free_adamw", "contrib.schedule_free_sgd", "scale_by_distance_over_gradients"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VALUED)
+def test_values_in_a_state_are_scaled_with_the_parameter(name):
+    """A leaf that no gradient reaches moves in proportion to its source, in whatever the state remembers of it."""
+    optimizer, tie = made(name), Tie("left", "right", Scale(0.5))
+    fresh = optimizer.init({**start(), "right": start()["left"] * 0.5})
+    values = [path for path in paths_of(optimizer, start(), "right") if path in holding(optimizer)]
+    stored, state = trained_once(name, optimizer, [tie])
+    params, state = untie(optimizer, stored, state, [tie])
+    assert jax.tree.structure(state) == jax.tree.structure(fresh)
+    leaves = dict(jax.tree_util.tree_leaves_with_path(state))
+    sources = dict(zip(paths_of(optimizer, start(), "right"), paths_of(optimizer, start(), "left"), strict=True))
+    assert values
+    for path in values:
+        np.testing.assert_allclose(leaves[path], 0.5 * leaves[sources[path]])
+    for keep in ("mean", "target"):
+        again, after = retie(optimizer, params, state, [tie], keep)
+        assert differences(again, stored) == []
+        found = dict(jax.tree_util.tree_leaves_with_path(after))
+        for path in values:
+            np.testing.assert_allclose(found[sources[path]], leaves[sources[path]], rtol=1e-6)
+
+
+def holding(optimizer):
+    """Return the paths of the arrays of a state that change with the values of the parameters at the start."""
+    one, other = optimizer.init(start()), optimizer.init(jax.tree.map(lambda leaf: leaf + 1, start()))
+    pairs = zip(jax.tree_util.tree_leaves_with_path(one), jax.tree.leaves(other), strict=True)
+    return {path for (path, a), b in pairs if a.ndim and not close(a, b)}
+
+
+# Whose corrections depend on a counter, or a mark, of all parameters.
+REFUSED_ZERO = (
+    "adam",
+    "adan",
+    "contrib.simplified_ademamix",
+    "optimistic_gradient_descent",
+    "contrib.ademamix",
+    "novograd",
+    "lion",
+)
+COUNTED = (*REFUSED_ZERO, "adagrad", "rmsprop", "sgd", "adadelta")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COUNTED)
+def test_policy_zero_restarts_a_leaf_or_is_refused(name):
+    """The first update of the new leaf is that of a new optimizer, as far as the policy is accepted."""
+    optimizer, tie = made(name), Tie("left", "right")
+    stored, state = trained_once(name, optimizer, [tie])
+    params, _ = untie(optimizer, stored, state, [tie])
+    expected, _, _ = updated(name, optimizer, gradients(9), optimizer.init(params), params)
+    if name in REFUSED_ZERO:
+        with pytest.raises(TieError, match="counts the steps of all leaves together"):
+            untie(optimizer, stored, state, [tie], policy="zero")
+        return
+    _, zeroed = untie(optimizer, stored, state, [tie], policy="zero")
+    found, _, _ = updated(name, optimizer, gradients(9), zeroed, params)
+    np.testing.assert_allclose(found["right"], expected["right"], rtol=1e-5)
+
+
+def test_split_is_refused_for_values_of_parameters():
+    optimizer, tie = optax.contrib.schedule_free_sgd(RATE), Tie("left", "right")
+    stored, state = trained_once("contrib.schedule_free_sgd", optimizer, [tie])
+    uses = optimizer.init({name: leaf for name, leaf in start().items() if name in ("left", "right")} | dict.fromkeys(SHAPES))
+    with pytest.raises(TieError, match=r"policy 'split': .*z/left of the optimizer state holds values of left"):
+        untie(optimizer, stored, state, [tie], policy="split", use_states=uses)
+
+
+@pytest.mark.parametrize("keep", ["mean", "target"])
+def test_retie_does_not_drop_the_state_of_a_target(keep):
+    optimizer = optax.multi_transform(
+        {"f": optax.sgd(RATE), "t": ADAM}, lambda tree: {name: "t" if name == "right" else "f" for name in tree}
+    )
+    params, tie = start(), Tie("left", "right")
+    with pytest.raises(TieError, match=r"has .*mu/right, but no .*mu/left: the optimizer treats the two leaves differently"):
+        retie(optimizer, params, optimizer.init(params), tie, keep=keep)
+    retie(optimizer, params, optimizer.init(params), tie, keep="source")

@@ -76,6 +76,19 @@ def test_invalid_owner_vectors(owner, words):
         tying.check_owner(owner)
 
 
+@pytest.mark.parametrize(
+    ("owner", "storage", "words"),
+    [
+        ([0, 0, 1], "ful", "storage: expected full or compact, got 'ful'"),
+        ([0, 2, 2], "compact", "owner: expected each layer to read"),
+    ],
+)
+def test_unknown_storage_and_later_layers(owner, storage, words):
+    for function in (tying.slots, tying.stack_size):
+        with pytest.raises(tying.TieError, match=words):
+            function(np.array(owner), storage)
+
+
 def test_owners_are_int32():
     assert tying.check_owner([0, 1]).dtype == np.int32
     assert tying.independent(3).tolist() == [0, 1, 2]

@@ -6,7 +6,20 @@ import numpy as np
 import optax
 import pytest
 
-from tiejax.tying import Functions, Tie, TieError, equal_leaves, find_ties, resolve, retie, store, symmetrise, untie, view
+from tiejax.tying import (
+    Functions,
+    Slice,
+    Tie,
+    TieError,
+    equal_leaves,
+    find_ties,
+    resolve,
+    retie,
+    store,
+    symmetrise,
+    untie,
+    view,
+)
 from tiejax.tying.transforms import Transpose, compose, swap_last_two
 
 
@@ -69,3 +82,22 @@ def test_suggested_transform():
 def test_symmetric_matrices_are_found_as_identity():
     symmetric = np.array([[0.0, 1.0], [1.0, 2.0]])
     assert find_ties([symmetric, symmetric.copy()]) == [Tie("0", "1")]
+
+
+MOVED = {  # what jax itself makes of the array
+    "transpose": lambda x: x.swapaxes(-1, -2),
+    Slice(0, axis=-1): lambda x: x[..., 0],
+    Slice(0, axis=-2): lambda x: x[:, 0],
+    Slice(1, axis=0): lambda x: x[1],
+}
+
+
+@pytest.mark.parametrize("spec", [(), ("x",), ("x", "y"), ("x", None, "y")], ids=str)
+@pytest.mark.parametrize("transform", MOVED, ids=str)
+def test_partitions_that_are_shorter_than_the_shape(spec, transform):
+    mesh = jax.make_mesh((1, 1), ("x", "y"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+    x = jax.ShapeDtypeStruct((2, 4, 8), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P(*spec)))
+    found = view({"a": x, "b": None}, Tie("a", "b", transform))["b"].sharding.spec
+    with jax.set_mesh(mesh):
+        expected = jax.eval_shape(MOVED[transform], x).sharding.spec
+    assert (*found, *(None,) * (3 - len(found))) == (*expected, *(None,) * (3 - len(expected)))

@@ -328,3 +328,17 @@ def test_a_mask_of_the_stored_tree_cannot_be_untied():
     optimizer = optax.masked(optax.adam(1e-3), {"e": True, "h": None})
     with pytest.raises(TieError, match="give it a function of the parameters instead"):
         tying.untie(optimizer, stored, optimizer.init(stored), tie)
+
+
+def test_arrays_of_numpy_keep_64_bits():
+    """Values that 32 bits cannot represent."""
+    whole = {"a": np.array([2**40 + 1]), "b": None, "c": np.array([1 / 3])}
+    params = tying.untie_parameters(whole, Tie("a", "b"))
+    assert (params["a"].tolist(), params["b"].tolist(), params["c"].tolist()) == ([2**40 + 1], [2**40 + 1], [1 / 3])
+    params["b"][0] = 0
+    assert whole["a"].tolist() == params["a"].tolist() == [2**40 + 1]
+
+
+def test_integers_are_not_scaled():
+    with pytest.raises(TieError, match="Scale: expected floating-point or complex numbers, got int32"):
+        tying.view({"a": jnp.arange(3), "b": None}, Tie("a", "b", tying.Scale(0.5)))

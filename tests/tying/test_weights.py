@@ -115,3 +115,11 @@ def test_equal_weights_of_one_source_may_be_different_objects():
 def test_ambiguous_weights_are_rejected(ties, words):
     with pytest.raises(TieError, match=words):
         store({name: jnp.ones(2) for name in "abc"}, ties)
+
+
+def test_weights_do_not_change_with_an_array_of_numpy():
+    weight = np.array(0.5)
+    tie = Tie("a", "b", gradient=(1.0, weight))
+    weight[...] = 2.0
+    grads = jax.grad(lambda stored: jnp.sum(view(stored, tie)["b"]))({"a": jnp.ones(2), "b": None})
+    np.testing.assert_array_equal(grads["a"], [0.5, 0.5])

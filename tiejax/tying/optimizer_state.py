@@ -34,6 +34,14 @@ INDIVISIBLE = {
     "ScaleByBacktrackingLinesearchState": "it holds the gradient at the present parameters, which changes with the tie",
     "ScaleByZoomLinesearchState": "it holds the gradient at the present parameters, which changes with the tie",
 }
+# Fields of states that hold values of the parameters, which a tie scales and casts as it does the parameters themselves.
+PARAMETERS = {
+    *(("COCOBState", "init_particles"), ("DoGState", "init_params"), ("DoWGState", "init_params"), ("MadgradState", "x0")),
+    *(("MechanicState", "x0"), ("ProdigyState", "params0"), ("SAMState", "cache"), ("ScheduleFreeState", "z")),
+    ("ScaleByDistanceOverGradientsState", "init_params"),
+}
+# Counters and marks that do not belong to moments beside which they stand, so that new ones may begin at any of their values.
+UNRELATED = ("mini_step", "gradient_step", "steps_since_sync")
 KNOWN = ("optax.", "tiejax.")  # packages whose states of a parameter's shape hold a number for each entry
 # States whose leaves for a transposed parameter do not follow from those of the parameter.
 NOT_TRANSFORMED = {"GaLoreState": "it projects a matrix and its transpose onto different subspaces"}
@@ -59,6 +67,11 @@ class OwnedLeaf(NamedTuple):
     def field(self) -> str:
         """Name of the subtree, such as `mu`."""
         return self.prefix.rstrip("/").rpartition("/")[2]
+
+    @property
+    def is_value(self) -> bool:
+        """Whether it holds values of a parameter: the parameter itself, or one that a state remembers."""
+        return not self.classes or (self.classes[-1], self.field) in PARAMETERS
 
     def path(self, owner: str | None = None) -> str:
         """Return the path of this leaf, or of the corresponding leaf of another parameter."""
@@ -185,6 +198,20 @@ def check_divisible(leaf: OwnedLeaf) -> None:
             raise TieError(f"{leaf.path()} of the optimizer state ({name}) cannot be kept: {INDIVISIBLE[name]}; {RESTART}")
 
 
+def counter_beside(leaf: OwnedLeaf, state: Mapping[str, Any], owned: Mapping[str, OwnedLeaf]) -> str | None:
+    """Return the path of a counter or mark of all parameters in the part of the state that contains a leaf, or None.
+
+    state: the leaves of the state, or their shapes and dtypes, by path.
+    """
+    part = leaf.prefix.removesuffix(f"{leaf.field}/")
+    for path, other in state.items():
+        name, (shape, dtype) = path.removeprefix(part), shape_and_dtype(other)
+        counts = shape == () and dtype is not None and dtype.kind in "iub"
+        if path.startswith(part) and "/" not in name and counts and path not in owned and name not in UNRELATED:
+            return path
+    return None
+
+
 def mixed(path: str, leaf: Any) -> TieError:
     """Return the error about a leaf that belongs to neither one parameter nor all of them together."""
     return TieError(
@@ -209,14 +236,14 @@ def check_separate(state: PyTree, owned: Mapping[str, OwnedLeaf], ties: Sequence
 
 def is_lost(tie: Tie, leaf: OwnedLeaf, value: Any) -> bool:
     """Whether a leaf of the source's state, `value`, cannot be mapped to the target's, because of a pair of functions."""
-    return bool(leaf.classes) and shape_and_dtype(value)[0] != () and state_tie(tie) is None
+    return not leaf.is_value and shape_and_dtype(value)[0] != () and state_tie(tie) is None
 
 
 def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, shape: Shape, back: bool = False) -> Any:
     """Return the leaf `to` of a tie's target, given that of its source: of the parameters, or of their optimizer state.
 
-    In a state, entries move as in the parameters, but are neither scaled nor cast. Raises TieError if the state has no such
-    leaf, or its transform is unknown.
+    In a state, entries move as in the parameters, but are neither scaled nor cast, except those that are values of parameters.
+    Raises TieError if the state has no such leaf, or its transform is unknown.
 
     leaves: of the parameters or of the optimizer state, by path. like: the present leaf, or its shape and dtype, which the
     result has as well. shape: of the source. back: compute the leaf of the source from the target's instead; `like` has the
@@ -231,7 +258,7 @@ def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, s
             "two leaves differently, as optax.multi_transform does with two labels; give both one label, or "
             f"{instead}, or {RESTART}"
         )
-    by = state_tie(tie) if to.classes else tie
+    by = tie if to.is_value else state_tie(tie)
     if by is None and is_lost(tie, to, like if back else leaf):
         raise TieError(
             f"{tie}: {to.path(tie.source)} of the optimizer state cannot be carried through a pair of functions; use a policy "
@@ -240,7 +267,7 @@ def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, s
         )
     if by is None or by.transform == "identity":
         found = leaf
-    elif not to.classes:
+    elif to.is_value:
         found = transforms.put(by.transform, like, leaf) if back else apply_transform(by, leaf)
     else:
         found = _moved(by, leaves, to, like, shape, back)

@@ -106,14 +106,24 @@ def slots(owner: Owner, storage: Storage) -> Slots:
     Returns:
         Indices into the stack, int32 `[layers]`: the `owner` argument of `tiejax.models.Transformer`.
     """
+    _check_storage(owner, storage)
     if storage == "full":
-        return owner.astype(np.int32)
+        return np.asarray(owner).astype(np.int32)
     return np.unique(owner, return_inverse=True)[1].astype(np.int32)
 
 
 def stack_size(owner: Owner, storage: Storage) -> int:
     """Return the number of slots: one per layer in full storage, one per distinct layer in compact storage."""
+    _check_storage(owner, storage)
     return len(owner) if storage == "full" else len(np.unique(owner))
+
+
+def _check_storage(owner: Owner, storage: Storage) -> None:
+    """Raise TieError for an unknown storage, or a vector of which a layer reads weights of a later one."""
+    if storage not in ("full", "compact"):
+        raise TieError(f"storage: expected full or compact, got {storage!r}")
+    if any(not 0 <= read <= layer for layer, read in enumerate(np.asarray(owner).tolist())):
+        raise TieError(f"owner: expected each layer to read its own weights or those of an earlier one, got {list(owner)}")
 
 
 def expansion_slots(owner: Owner) -> Slots:

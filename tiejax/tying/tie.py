@@ -138,9 +138,9 @@ class Tie:
 
 
 def _weight(weight: Any) -> Any:
-    """Return a gradient weight, with a list converted to an array."""
+    """Return a gradient weight, with a list converted to an array, and a copy of an array of numpy, which may change."""
     if not isinstance(weight, list | tuple):
-        return weight
+        return weight.copy() if isinstance(weight, np.ndarray) else weight
     array = np.asarray(weight)
     return array if array.dtype.kind in "fiu" else weight
 
@@ -155,7 +155,7 @@ def apply_transform(tie: Tie, x: Any) -> Any:
         if tie.transform == "identity":
             return x
         found = with_name(tie, transforms.result, tie.transform, x)
-        sharding = None if x.sharding is None else with_name(tie, partition_of_target, tie.transform, x.sharding)
+        sharding = None if x.sharding is None else with_name(tie, partition_of_target, tie.transform, x.sharding, len(x.shape))
         return jax.ShapeDtypeStruct(found.shape, found.dtype, sharding=sharding)
     return transforms.apply(tie.transform, x)
 
@@ -203,20 +203,20 @@ def leaves_by_path(tree: PyTree) -> tuple[dict[str, Any], Any]:
     return leaves, treedef
 
 
-def partition_of_target(transform: AnyTransform, partition: Any) -> Any:
+def partition_of_target(transform: AnyTransform, partition: Any, number: int | None = None) -> Any:
     """Return the partition of the target's array, from the source's `PartitionSpec` or sharding, of the same type.
 
-    A `PartitionSpec` must have an entry for every axis, unless it is empty (replicated): it does not say how many axes the
-    array has. Raises TieError if the target's partition cannot be derived.
+    number: of the axes of the array, if it is known. If not, a `PartitionSpec` must have an entry for every axis, unless it is
+    empty (replicated). Raises TieError if the target's partition cannot be derived.
     """
     if keeps_places(transform) or isinstance(partition, SingleDeviceSharding):
         return partition
     if isinstance(partition, NamedSharding):
-        spec = partition_of_target(transform, partition.spec)
+        spec = partition_of_target(transform, partition.spec, number)
         return NamedSharding(partition.mesh, spec, memory_kind=partition.memory_kind)
     if not isinstance(partition, PartitionSpec):
         raise TieError(f"{described(transform)} of a {type(partition).__name__} is not known; use a NamedSharding")
-    axes: Any = tuple(partition)
+    axes: Any = (*partition, *(None,) * ((number or 0) - len(partition)))
     if all(axis is None for axis in axes):
         return PartitionSpec()
     for part in parts(transform):

@@ -116,6 +116,8 @@ class Scale:
         object.__setattr__(self, "factor", float(self.factor))
 
     def apply(self, x: Any) -> Any:
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            raise TieError(f"Scale: expected floating-point or complex numbers, got {x.dtype}")
         return (x * self.factor).astype(x.dtype)
 
     def put(self, x: Any, y: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, get_args, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import beside, is_concrete, is_trained
@@ -21,6 +22,7 @@ from tiejax.tying.optimizer_state import (
     OwnedLeaf,
     check_divisible,
     check_separate,
+    counter_beside,
     counterpart,
     fits,
     fitted,
@@ -92,8 +94,14 @@ def untie_parameters(stored: PyTree, ties: TiesLike) -> PyTree:
         >>> params["head"].tolist()
         [1.0, 1.0]
     """
-    # Random keys and arrays of numpy are copied as well.
-    return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if is_concrete(leaf) else leaf, view(stored, ties))
+    return jax.tree.map(_copied, view(stored, ties))
+
+
+def _copied(leaf: Any) -> Any:
+    """Return a copy of an array, also of random keys; one of numpy whose dtype jax would narrow stays one of numpy."""
+    if isinstance(leaf, np.ndarray) and jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
+        return leaf.copy()
+    return jnp.array(leaf, copy=True) if is_concrete(leaf) else leaf
 
 
 def untie(
@@ -214,8 +222,9 @@ def _replaced(
         if leaf.owner not in changed or (policy == "zero-keep-count" and leaf.field == "count"):
             continue
         check_divisible(leaf)
-        count = f"{leaf.prefix.removesuffix(f'{leaf.field}/')}count"
-        if policy == "zero" and paths.get(count) is not None:
+        if policy == "split" and leaf.is_value:
+            raise TieError(f"policy 'split': {path} of the optimizer state holds values of {leaf.owner}, which no use gives")
+        if policy == "zero" and (count := counter_beside(leaf, paths, owned)) is not None:
             raise TieError(
                 f"policy 'zero' cannot restart {leaf.owner}: {count} of the optimizer state counts the steps of all leaves "
                 "together; use an optimizer that counts steps per leaf, such as "
@@ -359,8 +368,14 @@ def _joined(
         groups.setdefault(tie.source, []).append(tie)
     old = leaves_by_path(tree)[0]
     joined = dict(old)
+    by_target = {} if keep == "source" else {tie.target: tie for tie in ties}
     for path, leaf in owned.items():
-        group = groups.get(leaf.owner, [])
+        tie, group = by_target.get(leaf.owner), groups.get(leaf.owner, [])
+        if tie is not None and old.get(path) is not None and old.get(leaf.path(tie.source)) is None:
+            raise TieError(
+                f"{tie}: the optimizer state has {path}, but no {leaf.path(tie.source)}: the optimizer treats the two leaves "
+                "differently, as optax.multi_transform does with two labels; give both one label, or use keep='source'"
+            )
         if group:
             check_divisible(leaf)
         if not group or keep == "source":
