@@ -370,10 +370,10 @@ def _joined(
     joined = dict(old)
     by_target = {} if keep == "source" else {tie.target: tie for tie in ties}
     for path, leaf in owned.items():
-        tie, group = by_target.get(leaf.owner), groups.get(leaf.owner, [])
-        if tie is not None and old.get(path) is not None and old.get(leaf.path(tie.source)) is None:
+        own, group = by_target.get(leaf.owner), groups.get(leaf.owner, [])
+        if own is not None and old.get(path) is not None and old.get(leaf.path(own.source)) is None:
             raise TieError(
-                f"{tie}: the optimizer state has {path}, but no {leaf.path(tie.source)}: the optimizer treats the two leaves "
+                f"{own}: the optimizer state has {path}, but no {leaf.path(own.source)}: the optimizer treats the two leaves "
                 "differently, as optax.multi_transform does with two labels; give both one label, or use keep='source'"
             )
         if group:
