@@ -97,6 +97,12 @@ REFUSED = [
     ),
     ({"recorders": {"x": lambda params, batch: params["nope"]}}, "recorders: x: failed with KeyError"),
     ({"recorders": {"x": lambda params, batch: 3}}, "recorders: x: expected a dictionary"),
+    ({"rates": 1e-3}, "rates: expected a list of numbers, got 0.001"),
+    ({"rates": ["a"]}, "rates: expected a number, got 'a'"),
+    ({"steps": "20"}, "steps: expected an integer, got '20'"),
+    ({"steps": 20.5}, "steps: expected an integer, got 20.5"),
+    ({"margin": "0.01"}, "margin: expected a number, got '0.01'"),
+    ({"arms": tied}, "arms: expected a list of arms, got Arm"),
     ({"gate": float("nan")}, "gate: expected a loss that models must end below, or None, got nan"),
     ({"table_factors": [1, 2]}, "table_factors: needs an optimizer of two learning rates"),
     ({"arms": [tied]}, "arms: expected at least two different ones"),
@@ -124,19 +130,20 @@ def test_a_run_is_not_resumed_by_another_script(tmp_path):
     """A finished run, to which seeds would be appended, and one that is only read again."""
     given = {"arms": [tied, untied], "rates": [0.1], "steps": 8}
     before = comparison(**given).run(tmp_path / "out")
-    for changes, words in (
-        ({"loss": lambda *given: 10 * loss(*given)}, "loss; evaluate"),
-        ({"init": lambda key: jax.tree.map(jnp.zeros_like, init(key))}, "init"),
-        ({"optimizer": lambda rate: optax.sgd(rate)}, "optimizer"),
-        ({"max_norm": 0.01}, "max_norm: None -> 0.01"),
-        ({"batch_size": 4}, "batch_size: 8 -> 4"),
-        ({"arms": [tied, untied, untie_at(0.5)]}, "arms"),
-        ({"rates": [0.3]}, r"rates: \[0.1\] -> \[0.3\]"),
-        ({"steps": 9}, "steps: 8 -> 9"),
+    for place, (changes, words) in enumerate(
+        (
+            ({"loss": lambda *given: 10 * loss(*given)}, "loss; evaluate"),
+            ({"init": lambda key: jax.tree.map(jnp.zeros_like, init(key))}, "init"),
+            ({"optimizer": lambda rate: optax.sgd(rate)}, "optimizer"),
+            ({"max_norm": 0.01}, "max_norm: None -> 0.01"),
+            ({"batch_size": 4}, "batch_size: 8 -> 4"),
+            ({"arms": [tied, untied, untie_at(0.5)]}, "arms"),
+            ({"rates": [0.3]}, r"rates: \[0.1\] -> \[0.3\]"),
+            ({"steps": 9}, "steps: 8 -> 9"),
+        )
     ):
-        for more in ({"seeds": 3}, {}):
-            with pytest.raises(ValueError, match=rf"^--resume: .* was started by another script \((|.*; ){words}\)"):
-                comparison(**given | changes).run(tmp_path / "out", resume=True, **more)
+        with pytest.raises(ValueError, match=rf"^--resume: .* was started by another script \((|.*; ){words}\)"):
+            comparison(**given | changes).run(tmp_path / "out", resume=True, **({"seeds": 3} if place % 2 else {}))
     again = comparison(**given).run(tmp_path / "out", resume=True, seeds=3)
     np.testing.assert_array_equal(again.final[:, :2], before.final)
     assert again.final.shape == (2, 3)

@@ -58,6 +58,21 @@ def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shap
     return Shapes(params, resolved)
 
 
+def number(name: str, value: Any, kind: type) -> Any:
+    """Return a number of Python, also for one of numpy; raises BadInput unless it is of this kind, int or float."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bool) or not isinstance(plain, int if kind is int else int | float):
+        raise BadInput(f"{name}: expected {'an integer' if kind is int else 'a number'}, got {value!r:.60}")
+    return plain
+
+
+def numbers(name: str, values: Any) -> list[float]:
+    """Return a list of floats; raises BadInput unless it is a sequence of numbers."""
+    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
+        raise BadInput(f"{name}: expected a list of numbers, got {values!r:.60}")
+    return [float(number(name, value, float)) for value in values]
+
+
 def check_values(name: str, max_norm: Any, gate: Any) -> None:
     """Raise BadInput unless the name is a line of text, the norm, if limited, by a number > 0, and the gate, if any, finite."""
     if not (isinstance(name, str) and name.strip() and name.isprintable()):

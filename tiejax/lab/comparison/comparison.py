@@ -25,7 +25,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.gate import Gate
 from tiejax.lab.runs.run_directory import METRICS, REPORT, RESULTS
 from tiejax.lab.runs.stop import handlers_restored
-from tiejax.lab.settings.command_line import BadInput, CommandLine
+from tiejax.lab.settings.command_line import BadInput, CommandLine, report
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.system.processors import cores
 
@@ -143,7 +143,11 @@ class Comparison:
 
     def main(self) -> NoReturn:
         """Run the comparison as a command: parse the command line, train, write the report, and exit."""
-        entry.open_study(self.study)
+        try:
+            study = self.study
+        except BadInput as error:
+            raise SystemExit(report(error)) from None
+        entry.open_study(study)
 
     def run(self, out: str | Path | None = None, resume: bool = False, overwrite: bool = False, **settings: Any) -> Outcome:
         """Run the comparison; return its outcome.
@@ -176,7 +180,7 @@ class Comparison:
     @property
     def directory(self) -> str:
         """The default run directory."""
-        return self.out or f"runs/{re.sub(r'[^a-z0-9]+', '_', self.name.lower()).strip('_') or 'comparison'}"
+        return self.out or f"runs/{re.sub(r'[^a-z0-9]+', '_', str(self.name).lower()).strip('_') or 'comparison'}"
 
     @functools.cached_property
     def study(self) -> Study:
@@ -186,11 +190,14 @@ class Comparison:
     @property
     def _given(self) -> dict[str, Any]:
         """The values of the settings that the script gives."""
-        given: dict[str, Any] = {"rates": [*map(float, self.rates)], "steps": self.steps, "margin": self.margin}
-        factors = None if self.table_factors is None else [*map(float, self.table_factors)]
-        given |= {"seeds": self.seeds, "table_factors": factors}
-        # Scalars of numpy, as in np.arange, become Python's.
-        return {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+        factors = None if self.table_factors is None else checks.numbers("table_factors", self.table_factors)
+        return {
+            "rates": checks.numbers("rates", self.rates),
+            "table_factors": factors,
+            "steps": None if self.steps is None else checks.number("steps", self.steps, int),
+            "margin": None if self.margin is None else checks.number("margin", self.margin, float),
+            "seeds": checks.number("seeds", self.seeds, int),
+        }
 
     def _prepare(self, settings: Settings, console: Console, study: str, resume: bool = False) -> Subject:
         """Check every argument; return what is compared, for a study of this name. Raises BadInput."""
@@ -240,6 +247,8 @@ class Comparison:
 
     def _arms(self) -> list[Arm]:
         """Return the arms; raises BadInput."""
+        if not isinstance(self.arms, Sequence):
+            raise BadInput(f"arms: expected a list of arms, got {self.arms!r:.60}")
         if others := [arm for arm in self.arms if not isinstance(arm, Arm)]:
             raise BadInput(f"arms: expected tied, untied, untie_at(fraction) or tie_at(fraction), got {others[0]!r:.60}")
         names = [arm.name for arm in self.arms]

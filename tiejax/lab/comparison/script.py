@@ -23,6 +23,7 @@ SCRIPT = "script.json"  # in the run directory
 ADDRESS = re.compile(r"0x[0-9a-f]+")  # of a function, in the text of a transform or of an arm
 # Values of the script that are settings of a run, without those that can be changed on resumption.
 GIVEN = ("steps", "rates", "table_factors", "margin")
+DRAWING = ("init", "loss")  # functions that may draw random numbers, and do not from the key
 STEPS = 100  # of a run, for the program of the schedule
 
 
@@ -89,7 +90,8 @@ def _digest(name: str, function: Callable[..., Any], *args: Any) -> str:
     """Return the SHA-256 (hex) of a program with its constants."""
     # Of the lowered program, since the text of a traced one depends on what was traced before. A new function each time, since
     # jax caches what it has traced.
-    lowered = [jax.jit(lambda *args: function(*args)).lower(*args).as_text() for _ in range(2)]
+    times = 2 if name in DRAWING else 1
+    lowered = [jax.jit(lambda *args: function(*args)).lower(*args).as_text() for _ in range(times)]
     digests = {hashlib.sha256(text.encode()).hexdigest() for text in lowered}
     if len(digests) > 1:
         raise BadInput(
