@@ -117,6 +117,20 @@ def test_models_that_depend_on_order_are_rejected(encoder, reason):
         multiset.encode(models.LanguageModel(7, 4, encoder), {}, jnp.ones((7, 1)), 6)
 
 
+ENCODERS = [{"norm_first": True}, {"causal": True}, {"lora_rank": 2}, {"residual_scale": -1.0}, {"norm_epsilon": 0.1}]
+MODELS = [{"head_activation": "gelu"}, {"token_types": 2}, {"projected": True}, {"embedding_norm": True}, {"max_positions": 9}]
+
+
+@pytest.mark.parametrize(
+    ("of_encoder", "of_model"), [*((one, {}) for one in ENCODERS), *(({}, one) for one in MODELS)], ids=str
+)
+def test_options_that_are_not_computed_are_rejected(of_encoder, of_model):
+    encoder = models.Transformer(1, 4, 1, 3, **of_encoder)
+    (name,) = {**of_encoder, **of_model}
+    with pytest.raises(multiset.NotExact, match=f"{name}=.* is not supported"):
+        multiset.encode(models.LanguageModel(7, 4, encoder, **of_model), {}, jnp.ones((7, 1)), 6)
+
+
 @pytest.mark.parametrize("terms", [1, 8, 9])
 def test_product_by_sums_equals_the_product(x64, terms):
     keys = jax.random.split(jax.random.key(terms), 3)

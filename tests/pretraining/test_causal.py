@@ -40,3 +40,15 @@ def test_end_token_is_predicted_from_the_last_state(x64):
 def test_rows_without_weight_have_no_loss():
     states, table = jnp.ones((2, 3, 4)), jnp.ones((5, 4))
     assert float(causal_loss(states, Head(table), jnp.zeros((2, 3), jnp.int32), jnp.zeros(2))) == 0
+
+
+def test_small_weights_give_the_weighted_mean(x64):
+    """Also if they add up to less than 1."""
+    rng = np.random.default_rng(0)
+    states, table, tokens = (
+        jnp.asarray(rng.standard_normal((2, 4, 3))),
+        jnp.asarray(rng.standard_normal((5, 3))),
+        rng.integers(0, 5, (2, 4)),
+    )
+    loss = lambda weight: float(causal_loss(states, Head(table), jnp.asarray(tokens), jnp.asarray(weight)))  # noqa: E731
+    np.testing.assert_allclose(loss([0.01, 0.03]), loss([1.0, 3.0]), rtol=1e-12)

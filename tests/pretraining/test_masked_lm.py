@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax import tying
+from tiejax import models, tying
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
 from tiejax.pretraining.masked import TIE, MaskedLM
@@ -74,3 +74,12 @@ def test_tie_of_tables_of_different_shapes():
     objective = build(Shape(4, 12, 8, 2, 2), True)
     with pytest.raises(tying.TieError, match=r"embed/embedding.*\(13, 4\).*head/embedding.*\(13, 12\)"):
         jax.eval_shape(objective.init, jax.random.key(0))
+
+
+def test_dropout_of_the_embeddings_alone():
+    model = models.LanguageModel(VOCABULARY, 8, models.Transformer(1, 8, 2, 16), embedding_dropout=0.5)
+    objective = MaskedLM(model)
+    params = objective.init(jax.random.key(0))
+    plain, first, second = (objective.encode(params, MASKED, key) for key in (None, jax.random.key(1), jax.random.key(2)))
+    assert not np.allclose(plain, first)
+    assert not np.allclose(first, second)

@@ -3,8 +3,9 @@
 import itertools
 
 import numpy as np
+import pytest
 
-from tiejax.training.sources import ExampleFeed
+from tiejax.training.sources import ExampleFeed, FunctionFeed
 
 BLOCKS = np.arange(10)[:, None] * np.ones(3, int)
 
@@ -44,6 +45,16 @@ def test_parts_split_the_rows():
     np.testing.assert_array_equal(np.concatenate(parts, axis=2), whole)
 
 
+@pytest.mark.parametrize(
+    "feed",
+    [ExampleFeed(BLOCKS, rows=5), FunctionFeed(lambda seed, step: {"a": BLOCKS, "b": BLOCKS[:5]})],
+    ids=["arrays", "function"],
+)
+def test_rows_that_devices_cannot_share_are_refused(feed):
+    with pytest.raises(ValueError, match="rows: 2 devices cannot share 5 rows of a step evenly"):
+        stream(feed, [7], 1, own=range(2), parts=2)
+
+
 def test_examples_that_a_seed_sees():
     """Those of the batches of its first steps, each once; all of them from the end of the first epoch on."""
     feed = ExampleFeed(np.arange(23), 4, window=1)
@@ -52,3 +63,4 @@ def test_examples_that_a_seed_sees():
     for steps in (1, 3, 5, 6, 9):
         np.testing.assert_array_equal(feed.seen(5, steps), np.unique(np.concatenate(read[:steps])))
     assert len(feed.seen(5, 6)) == 23
+    np.testing.assert_array_equal(ExampleFeed(np.arange(23), 4, first=3).seen(5, 3), np.unique(np.concatenate(read[3:6])))

@@ -89,6 +89,12 @@ def test_decay_of_matrices_skips_biases_and_norms(x64):
     assert float(updates["dense"]["kernel"][0, 0]) == pytest.approx(-0.05)
     assert not np.any(updates["dense"]["bias"])
     assert not np.any(updates["norm"]["scale"])
+    named = {
+        "lstm": {"input_bias": jnp.ones((2, 3)), "w": jnp.ones((2, 3))},
+        "haiku": {"b": jnp.ones(3), "offset": jnp.ones(3)},
+    }
+    decayed = jax.tree.map(np.any, optimizer.update(jax.tree.map(jnp.zeros_like, named), optimizer.init(named), named)[0])
+    assert decayed == {"lstm": {"input_bias": False, "w": True}, "haiku": {"b": False, "offset": False}}
 
 
 def test_with_rates_is_two_optimizers_with_scaled_schedules(x64):

@@ -22,7 +22,7 @@ Dropout would give equal symbols different states, and the LSTM and the mixer se
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -39,6 +39,18 @@ Product = Callable[[jax.Array, jax.Array], jax.Array]
 MOST_TERMS = 8  # with 32, medium models took minutes and 3 GB to compile on a CPU
 
 
+# Options of the model and of its encoder that have to be these, since their equations are computed here without them.
+MODEL: Mapping[str, Any] = {
+    **{"max_positions": None, "token_types": None, "embedding_norm": False, "projected": False, "head_activation": None},
+    **{"embed_width": None, "head_width": None, "dtype": None},
+}
+WIDTHS = ("embed_width", "head_width")  # which may also be that of the encoder
+ENCODER: Mapping[str, Any] = {
+    **{"norm_first": False, "causal": False, "lora_rank": 0, "residual_scale": 0.0, "norm_epsilon": LAYER_NORM_EPSILON},
+    **{"dtype": None},
+}
+
+
 class NotExact(ValueError):
     """The model is not a function of the multiset of its symbols."""
 
@@ -49,8 +61,13 @@ def check(model: LanguageModel) -> None:
         raise NotExact(f"the {type(model.encoder).__name__} sees the order of its symbols")
     if model.encoder.stack_size not in (None, model.encoder.layers):
         raise NotExact("layers that share weights through an owner vector are not supported")
-    if model.encoder.dropout > 0:
+    if max(model.encoder.dropout, model.encoder.attention_dropout or 0, model.embedding_dropout) > 0:
         raise NotExact("dropout treats equal symbols differently")
+    for module, defaults in ((model, MODEL), (model.encoder, ENCODER)):
+        for name, value in defaults.items():
+            given = getattr(module, name)
+            if given != value and not (name in WIDTHS and given == model.width):
+                raise NotExact(f"{name}={given!r} is not supported")
 
 
 def product_by_sums(matrix: Float[Array, "rows inner"], x: Float[Array, "inner columns"]) -> Float[Array, "rows columns"]:

@@ -51,7 +51,7 @@ def predict_slots(
 
     Logits exist for `chunk` slots at a time: their gradient, weight (softmax - onehot(target)), is computed with them and
     propagated to states, table and bias immediately, so that memory does not grow with slots x vocabulary and no product is
-    computed twice. Products are in the dtype of the states. Only the sum is differentiable.
+    computed twice. Products are in the dtype of the states. Only the sum is differentiable, and not with respect to `weight`.
     """
     size = chunk_of(len(states), len(table)) if chunk is None else chunk
     missing = -len(states) % size
@@ -85,7 +85,8 @@ def causal_loss(
     token_weight = jnp.repeat(weight, following.shape[1])
     before = head.transform(states[:, : following.shape[1]].reshape(-1, states.shape[-1]))
     nats, _ = predict_slots(before, head.table, following.reshape(-1), token_weight, head.bias)
-    return nats / jnp.maximum(sum_over_devices(jnp.sum(token_weight)), 1)
+    total = sum_over_devices(jnp.sum(token_weight))
+    return nats / jnp.where(total > 0, total, 1)
 
 
 class _Output(NamedTuple):

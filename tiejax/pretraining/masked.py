@@ -46,7 +46,8 @@ def masked_loss(
     slot_weight = masked.weight * weight[masked.slot // states.shape[1]]
     nats, _ = predict_masked(states, head, masked, slot_weight)
     # A small batch may have no masked token: avoid dividing by 0.
-    return nats / jnp.maximum(sum_over_devices(jnp.sum(slot_weight)), 1)
+    total = sum_over_devices(jnp.sum(slot_weight))
+    return nats / jnp.where(total > 0, total, 1)
 
 
 def masked_loss_on_devices(
@@ -85,7 +86,8 @@ class MaskedLM:
     def encode(self, params: PyTree, masked: MaskedRows, key: jax.Array | None) -> Float[Array, "rows length width"]:
         """Return the states of the encoder; key: random key of dropout, None for no dropout."""
         encoder = self.model.encoder
-        drops = key is not None and max(encoder.dropout, encoder.attention_dropout or 0) > 0
+        rates = self.model.embedding_dropout, *(getattr(encoder, name, 0) for name in ("dropout", "attention_dropout"))
+        drops = key is not None and max(rate or 0 for rate in rates) > 0
         # Devices hold different rows, which need different dropout masks.
         rngs = {"dropout": jax.random.fold_in(key, masked.row[0])} if key is not None and drops else None
         variables = {"params": params}

@@ -23,11 +23,11 @@ class Languages:
     def numbers(self) -> Int64[np.ndarray, " languages"]:
         """Return the number of sentences of each language in an epoch.
 
-        The numbers add up to the number of all sentences, except for rounding; every language has at least one.
+        The numbers add up to the number of all sentences, except for rounding; a language with sentences has at least one.
         """
         count = np.bincount(self.sentence_language, minlength=len(self.names)).astype(float)
         share = count**self.exponent / np.sum(count**self.exponent)
-        return np.maximum(1, np.rint(share * len(self.sentence_language))).astype(np.int64)
+        return np.where(count > 0, np.maximum(1, np.rint(share * len(self.sentence_language))), 0).astype(np.int64)
 
     def sample(self, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the shuffled sentences of an epoch, from `order`, a random permutation of all sentences.

@@ -53,7 +53,8 @@ def make_optimizer(
         eps: added to the square root.
         counts: `all`: one step count for the bias correction of all leaves, as in optax; `leaf`: one per leaf, which
             `tying.untie` can restart for a leaf that leaves a tie. Both give the same updates until then.
-        decayed: decay `all` parameters, or only `matrices`, which excludes biases and LayerNorms, as in BERT.
+        decayed: decay `all` parameters, or only `matrices`, which excludes biases and LayerNorms, as in BERT, by their names:
+            `bias`, `scale`, `b`, `offset`, and all that end in `_bias`.
         own_rates: multiply the schedule by a factor in the optimizer's state, which may differ between the members of an
             ensemble (`with_rates`); with `tables`, also their rate by another one.
         tables: other decay, rate or second moment of embedding tables.
@@ -92,9 +93,16 @@ def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
 
 
 def matrices(params: optax.Params) -> optax.Params:
-    """Return for each leaf whether it is a matrix, judged by its name, since biases of stacked layers have two axes too."""
+    """Return for each leaf whether it is a matrix, judged by its name, since biases of stacked layers have two axes too.
 
-    return jax.tree_util.tree_map_with_path(lambda path, leaf: path[-1].key not in ("bias", "scale"), params)
+    No matrices are `bias`, `scale`, their names in Haiku (`b`, `offset`), and all names that end in `_bias`.
+    """
+
+    def is_matrix(path: Any, leaf: Any) -> bool:
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        return name not in ("bias", "scale", "b", "offset") and not name.endswith("_bias")
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)
 
 
 def leaves_at(tree: Any, paths: Sequence[str]) -> Any:

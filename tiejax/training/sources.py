@@ -106,6 +106,12 @@ class FeedWindows:
         return jax.make_array_from_callback(shape, self._sharding, part)
 
 
+def check_parts(rows: int, parts: int) -> None:
+    """Raise ValueError unless the rows of a step can be divided evenly among the devices of a member."""
+    if rows % parts:
+        raise ValueError(f"rows: {parts} devices cannot share {rows} rows of a step evenly; give a multiple of {parts}")
+
+
 class ExampleFeed(NamedTuple):
     """The batches of consecutive steps, each of `rows` examples (a `Feed`).
 
@@ -132,11 +138,16 @@ class ExampleFeed(NamedTuple):
     def seen(self, seed: int, steps: int) -> Int[np.ndarray, " examples"]:
         """Return the numbers of the examples that a seed reads in its first steps, each once, ascending."""
         places = np.arange(min(steps * self.rows, self.number))  # one epoch has every example
-        return np.sort(self._order(seed, 0)[places])
+        if not self.first:
+            return np.sort(self._order(seed, 0)[places])
+        return np.unique(
+            self._at(functools.lru_cache(self._order), seed, self.first * self.rows + np.arange(steps * self.rows))
+        )
 
     def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
         """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
         order = functools.lru_cache(maxsize=2 * len(seeds))(self._order)
+        check_parts(self.rows, parts)
         in_part = self.rows // parts
         of_parts = slice(own.start * in_part, own.stop * in_part)
         while True:
@@ -178,6 +189,8 @@ class FunctionFeed(NamedTuple):
         """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
 
         def part(batch: PyTree) -> PyTree:
+            for leaf in jax.tree.leaves(batch):
+                check_parts(len(leaf), parts)
             return jax.tree.map(lambda leaf: leaf[own.start * len(leaf) // parts : own.stop * len(leaf) // parts], batch)
 
         while True:
