@@ -29,7 +29,16 @@ def test_zero_rows_are_not_neighbours():
     first[[2, 5]] = 0
     second[5] = 0
     for k in (4, 29):
-        assert neighbour_overlap(first, second, k=k).estimate == pytest.approx(shares_by_loop(first, second, k).mean())
+        found = neighbour_overlap(first, second, k=k)
+        assert found.estimate == pytest.approx(np.delete(shares_by_loop(first, second, k), [2, 5]).mean())
+        assert (found.queries, found.chance) == (28, min(1, k / 27))
+    assert neighbour_overlap(first, 0 * second, k=4) == (0, None, 0, 30, 4, 0)
+
+
+def test_equal_tables_with_rows_of_zeros_have_equal_neighbours():
+    table = related(30)[0]
+    table[20:] = 0
+    assert neighbour_overlap(table, 2 * table, k=4).estimate == 1
 
 
 def test_of_equal_rows_the_first_is_the_neighbour():

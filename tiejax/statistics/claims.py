@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tiejax.statistics.holm import holm, holm_factors
-from tiejax.statistics.mean_tests import MOST_SEEDS, SKEWED, VERY_SKEWED, MeanTest, mean_tests
+from tiejax.statistics.mean_tests import MOST_SEEDS, SKEWED, VERY_SKEWED, MeanTest, is_constant, mean_tests
 from tiejax.statistics.power import seeds_needed, smallest_detectable
 from tiejax.statistics.proportions import mcnemar, newcombe
 
@@ -381,9 +381,9 @@ class _Test:
 
     def _power(self, alpha: float) -> dict[str, Any]:
         claim, n = self.claim, len(self.claim.differences)
-        deviation = float(np.std(claim.differences, ddof=1)) if n > 1 else 0.0
-        if deviation == 0:
+        if n < 2 or is_constant(np.asarray(claim.differences, float)):
             return {}
+        deviation = float(np.std(claim.differences, ddof=1))
         needed = seeds_needed(deviation, claim.margin, alpha, claim.sides) if claim.margin else None
         return {"smallest_detectable": smallest_detectable(deviation, n, alpha, claim.sides), "seeds_needed": needed}
 

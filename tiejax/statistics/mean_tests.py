@@ -73,7 +73,7 @@ def mean_tests(differences: Sequence[np.ndarray], one_arm: Sequence[bool]) -> li
     flips = [SignFlips(d, means) for d, means in zip(differences, subset_means(differences), strict=True)]
     found = list(map(skewness, differences))
     resampled = [
-        place for place, d in enumerate(differences) if (abs(found[place]) > SKEWED or one_arm[place]) and not _is_constant(d)
+        place for place, d in enumerate(differences) if (abs(found[place]) > SKEWED or one_arm[place]) and not is_constant(d)
     ]
     statistics = bootstrap_t.statistics([differences[place] for place in resampled])
     bootstraps = {place: (BootstrapT(differences[place], t),) for place, t in zip(resampled, statistics, strict=True)}
@@ -82,11 +82,12 @@ def mean_tests(differences: Sequence[np.ndarray], one_arm: Sequence[bool]) -> li
 
 def skewness(differences: Float[np.ndarray, " seeds"]) -> float:
     """Return mean((d - mean d)^3) / (mean (d - mean d)^2)^1.5; 0 if all differences are equal."""
-    if _is_constant(differences):
+    if is_constant(differences):
         return 0.0
     centred = (differences - differences.mean()) / np.ptp(differences)
     return float(np.mean(centred**3) / np.mean(centred**2) ** 1.5)
 
 
-def _is_constant(differences: Float[np.ndarray, " seeds"]) -> bool:
+def is_constant(differences: Float[np.ndarray, " seeds"]) -> bool:
+    """Return whether differences vary by rounding only."""
     return bool(np.ptp(differences) <= ROUNDING * np.abs(differences).max())

@@ -31,8 +31,13 @@ def opt(folder, config=None, **more):
 
 
 def run(folder, out, **options):
-    """Factorise, and return the tensors and the configuration that were written."""
-    factorise(folder, out, **options)
+    """Factorise, and return the tensors and the configuration that were written; check the bytes of the budget by the files."""
+    planned = factorise(folder, out, **options)
+    if (folder / "model.safetensors").exists():
+        old, new = (load_file(path / "model.safetensors") for path in (folder, out))
+        same = {name for name in old.keys() & new.keys() if np.array_equal(old[name], new[name])}
+        bytes_of = [sum(array.nbytes for name, array in tensors.items() if name not in same) for tensors in (old, new)]
+        assert bytes_of == [planned.budget.bytes_now, planned.budget.bytes_at(planned.rank)]
     return load_file(out / "model.safetensors"), json.loads((out / "config.json").read_text())
 
 

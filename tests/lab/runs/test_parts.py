@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 
+import jax
 import numpy as np
 import pytest
 import yaml
@@ -18,9 +19,12 @@ from processes import end, run_here, start, tree, wait_until
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.sections import looks_table, parts_words
 from tiejax.lab.runs import manifest
+from tiejax.lab.runs.checkpoints import restored_parts
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.diagnosis.settings import settings_of_run
+from tiejax.lab.studies.exor.ensemble import build_ensemble
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 from tiejax.lab.studies.exor.sizes import need, record_bytes
 from tiejax.lab.studies.untying.settings import STUDY as UNTYING
@@ -158,6 +162,23 @@ def decided(tmp_path_factory):
     assert any("undecided with 64 seeds: going on to 96" in line for line in printed)
     assert any(line.startswith("look 2 of 2, 96 seeds: step 60 of 60") for line in printed)
     return out
+
+
+@pytest.mark.slow
+def test_a_lost_part_does_not_change_the_seeds_of_others(half, tmp_path):
+    """Three parts, of which the second has lost its checkpoint: the third keeps its seeds and its models."""
+    out = shutil.copytree(half, tmp_path / "run")
+    for seeds in (33, 34):
+        go(out, "--resume", "--seeds", seeds)
+    listed, settings = settings_of_run(out)
+    every, said = build_ensemble(settings), []
+    seeds, step, params, _ = restored_parts(listed, every, out, said.append)
+    assert (seeds, said) == (list(range(34)), [])
+    shutil.rmtree(out / "checkpoints" / "part-2")
+    kept, same_step, fewer, _ = restored_parts(listed, every, out, said.append)
+    assert (kept, same_step) == ([*range(32), 33], step)
+    assert said == [f"{out}: seed 32 left out: no checkpoint at step {step} in checkpoints/part-2"]
+    jax.tree.map(lambda one, other: np.testing.assert_array_equal(np.delete(one, 32, axis=0), other), params, fewer)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from tiejax.checkpoints.hub.checkpoint import Checkpoint
 from tiejax.checkpoints.hub.download import open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.reading import LARGE, check_memory
+from tiejax.checkpoints.hub.stored import compare
 from tiejax.checkpoints.hub.tables import HubTable, check_row
 from tiejax.geometry.norms import Norms, norms_and_equality
 from tiejax.system.json_values import plain
@@ -61,7 +62,8 @@ def diagnose_checkpoint(
         phase = f"norms ({size_words(size)})"
         progress(phase, 0, rows * len(stored))
     norms = norms_and_equality(*counted(progress, phase, rows * len(stored), *stored))
-    fact: Fact = "absent" if tables.output is None else "untied" if norms.differing else "equal"
+    differ = bool(norms.differing) or (tables.output is not None and differ_beyond_float32(tables.input, tables.output))
+    fact: Fact = "absent" if tables.output is None else "untied" if differ else "equal"
     results = {"experiment": "diagnose", **facts_of(checkpoint, tables), "fact": fact, "rank": ranked.facts}
     if options.input_table is None and options.output_table is None:
         results["check"] = {
@@ -86,6 +88,13 @@ def diagnose_checkpoint(
         results["tokens"] = extreme_tokens(arrays, ranked, tokens)
     results["seconds"] = time.monotonic() - began
     return plain(results), arrays
+
+
+def differ_beyond_float32(first: HubTable, second: HubTable) -> bool:
+    """Return whether two tables that are equal in float32 differ, as tables in float64 may."""
+    if "F64" not in (first.tensor.dtype, second.tensor.dtype) or first.transposed or second.transposed:
+        return False
+    return compare(first.tensor, second.tensor)[0] != "equal"
 
 
 def same_bytes(tables: Tables, norms: Norms) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from tiejax.checkpoints.hub.tables import BYTES, HubTable
+from tiejax.checkpoints.rewrite.factors import Maps
 from tiejax.checkpoints.rewrite.spectrum import Spectrum, energies_by_table, energy_kept, rank_for
 
 ENERGIES = (0.9, 0.95, 0.99, 0.999)
@@ -16,26 +17,29 @@ class Budget(NamedTuple):
     """The energy (share of the sum of squares) kept at each rank, and the tables as stored.
 
     tables: the tables by role, `input` and `output`. energies: energy of all tables together at ranks 1, 2, ... by_table:
-    energy of each table, if there are two.
+    energy of each table, if there are two. maps: the maps that are written (`factors.maps_of`).
     """
 
     tables: dict[str, HubTable]
     energies: Float[np.ndarray, " ranks"]
     by_table: dict[str, Float[np.ndarray, " ranks"]]
+    maps: Maps
 
     @property
     def bytes_now(self) -> int:
-        """Bytes of the tables as stored."""
-        return sum(table.nbytes for table in self.tables.values())
+        """Bytes of the tables as stored, and of the maps that are replaced."""
+        return sum(table.nbytes for table in self.tables.values()) + self.maps.replaced
 
     def parameters(self, rank: int) -> int:
-        """Return the number of parameters of A and all maps B: V r, and r D for each table."""
+        """Return the number of parameters of A and all maps B: V r, and r W for each map to a width W."""
         rows = next(iter(self.tables.values())).shape[0]
-        return rank * (rows + sum(table.shape[1] for table in self.tables.values()))
+        own = [table.shape[1] for table in self.tables.values()]
+        return rank * (rows + sum(own if rank == self.maps.own_at else self.maps.widths))
 
     def bytes_at(self, rank: int) -> int:
         """Return the bytes of A and all maps B, in the dtype of the tables."""
-        return self.parameters(rank) * BYTES[next(iter(self.tables.values())).tensor.dtype]
+        kept = self.maps.replaced if rank == self.maps.own_at else 0
+        return self.parameters(rank) * BYTES[next(iter(self.tables.values())).tensor.dtype] + kept
 
     def at(self, rank: int) -> dict[str, Any]:
         """Return a row of the budget curve: the energies kept, the parameters and the bytes of a rank."""
@@ -44,10 +48,10 @@ class Budget(NamedTuple):
         return {"rank": rank, **energy, **by_role, "parameters": self.parameters(rank), "bytes": self.bytes_at(rank)}
 
 
-def budget_of(tables: dict[str, HubTable], found: Spectrum) -> Budget:
+def budget_of(tables: dict[str, HubTable], found: Spectrum, maps: Maps) -> Budget:
     """Return the budget of tables, given by role, from their spectrum."""
     by_table = dict(zip(tables, energies_by_table(found), strict=True)) if len(tables) > 1 else {}
-    return Budget(tables, energy_kept(found), by_table)
+    return Budget(tables, energy_kept(found), by_table, maps)
 
 
 def facts(budget: Budget, weights: dict[str, Any] | None, rank: int | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tiejax.checkpoints.hub.stored import Stored, stored_tables
 from tiejax.checkpoints.hub.tables import DTYPES, FLOATS, HubTable
 from tiejax.checkpoints.hub.tokens import count_in_corpus, find_tokens
 from tiejax.checkpoints.rewrite.budget import Budget, budget_of
-from tiejax.checkpoints.rewrite.factors import Product, form_of
+from tiejax.checkpoints.rewrite.factors import Product, form_of, maps_of
 from tiejax.checkpoints.rewrite.rewrite import check_new, rewrite, section
 from tiejax.checkpoints.rewrite.spectrum import Spectrum, bytes_needed, factor_rows, maps, rank_for, spectrum
 from tiejax.text.errors import CorpusError
@@ -142,7 +142,7 @@ def plan(
     rows = next(iter(tables.values())).shape[0]
     weights, facts = token_weights(corpus, checkpoint.folder, rows, progress)
     found = _spectrum(checkpoint, tables, weights)
-    budget = budget_of(tables, found)
+    budget = budget_of(tables, found, maps_of(checkpoint, source.stored, tables))
     if rank is None and energy is not None:
         rank = rank_for(budget.energies, energy)
     return Plan(source, found, budget, facts, rank)

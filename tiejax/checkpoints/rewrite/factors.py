@@ -5,7 +5,7 @@ tables that share A have one map each, and the rows have the input table's name.
 `factorised`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,18 @@ class Product(NamedTuple):
     energy: float
     rows: Callable[[], Iterator[Float[np.ndarray, "block rank"]]]
     maps: dict[str, Float[np.ndarray, "rank width"]]
+
+
+class Maps(NamedTuple):
+    """Maps that are written beside A.
+
+    widths: of each, [r, width]. replaced: bytes of the maps whose place they take. own_at: the rank at which they are in
+    tiejax's own form instead, and replace none.
+    """
+
+    widths: tuple[int, ...]
+    replaced: int = 0
+    own_at: int | None = None
 
 
 class Form(NamedTuple):
@@ -110,15 +122,10 @@ def _opt(checkpoint: Checkpoint, stored: Stored, product: Product) -> Form | Non
     W_out [r, H] `project_out`; so W_in = B_in^T and W_out = B_out. The transformers library creates the two only if r
     differs from H.
     """
-    if title_of(checkpoint.config) != "OPT" or not predicts(checkpoint.config):
+    names = _names_of_opt(checkpoint, stored, product.tables)
+    if names is None:
         return None
-    input_table = product.tables.get("input")
-    # OPT uses one narrow table for both roles, so that one of two different tables cannot be factorised alone.
-    serves_both = len(product.tables) > 1 or (stored.relation == "one" and flag_of(checkpoint.config).tied is True)
-    if input_table is None or not serves_both or not input_table.name.endswith(OPT_INPUT):
-        return None
-    prefix = input_table.name.removesuffix(OPT_INPUT)
-    names = {role: f"{prefix}project_{way}.weight" for role, way in zip(ROLES, ("in", "out"), strict=True)}
+    input_table = product.tables["input"]
     maps = _maps_of_opt(checkpoint, product, names)
     if maps is None or maps["input"].shape[1] == product.rank:
         return None
@@ -129,18 +136,47 @@ def _opt(checkpoint: Checkpoint, stored: Stored, product: Product) -> Form | Non
     return Form(f"as OPT with {OPT_WIDTH} {product.rank}, which the transformers library loads", config, parts)
 
 
-def _maps_of_opt(checkpoint: Checkpoint, product: Product, names: dict[str, str]) -> dict[str, np.ndarray] | None:
-    """Return B_in and B_out, [r, H], composed with the maps that the checkpoint already has; None if shapes do not fit H."""
-    hidden, width = checkpoint.config.get("hidden_size"), product.maps["input"].shape[1]
-    maps = {role: product.maps.get(role, product.maps["input"]) for role in ROLES}
+def _names_of_opt(checkpoint: Checkpoint, stored: Stored, tables: Mapping[str, HubTable]) -> dict[str, str] | None:
+    """Return the names of OPT's two maps by role, None if its form cannot hold factors of these tables."""
+    if title_of(checkpoint.config) != "OPT" or not predicts(checkpoint.config):
+        return None
+    input_table = tables.get("input")
+    # OPT uses one narrow table for both roles, so that one of two different tables cannot be factorised alone.
+    serves_both = len(tables) > 1 or (stored.relation == "one" and flag_of(checkpoint.config).tied is True)
+    if input_table is None or not serves_both or not input_table.name.endswith(OPT_INPUT):
+        return None
+    prefix = input_table.name.removesuffix(OPT_INPUT)
+    return {role: f"{prefix}project_{way}.weight" for role, way in zip(ROLES, ("in", "out"), strict=True)}
+
+
+def maps_of(checkpoint: Checkpoint, stored: Stored, tables: Mapping[str, HubTable]) -> Maps:
+    """Return the maps that are written with factors of these tables: one for each, or the two of OPT to its hidden size."""
+    own, names = Maps(tuple(table.shape[1] for table in tables.values())), _names_of_opt(checkpoint, stored, tables)
+    old = None if names is None else _old_maps(checkpoint, names, tables["input"].shape[1])
+    if old is None:
+        return own
+    hidden = checkpoint.config["hidden_size"]
+    return Maps((hidden, hidden), sum(HubTable(tensor).nbytes for tensor in old), hidden)
+
+
+def _old_maps(checkpoint: Checkpoint, names: Mapping[str, str], width: int) -> list[Tensor] | None:
+    """Return the two maps that an OPT already has between its tables and its states, or none; None if shapes do not fit."""
+    hidden = checkpoint.config.get("hidden_size")
     old = [_matrix(checkpoint, name) for name in names.values()]
     if hidden == width and old == [None, None]:
-        return maps
-    if any(
-        tensor is None or tensor.shape != shape for tensor, shape in zip(old, ((hidden, width), (width, hidden)), strict=True)
-    ):
-        return None
-    before_in, before_out = (HubTable(tensor)[:] for tensor in old if tensor is not None)
+        return []
+    shapes = ((hidden, width), (width, hidden))
+    fitting = [tensor for tensor, shape in zip(old, shapes, strict=True) if tensor is not None and tensor.shape == shape]
+    return fitting if len(fitting) == len(shapes) else None
+
+
+def _maps_of_opt(checkpoint: Checkpoint, product: Product, names: dict[str, str]) -> dict[str, np.ndarray] | None:
+    """Return B_in and B_out, [r, H], composed with the maps that the checkpoint already has; None if shapes do not fit H."""
+    maps = {role: product.maps.get(role, product.maps["input"]) for role in ROLES}
+    old = _old_maps(checkpoint, names, product.maps["input"].shape[1])
+    if not old:
+        return None if old is None else maps
+    before_in, before_out = (HubTable(tensor)[:] for tensor in old)
     return {"input": maps["input"] @ before_in.T, "output": maps["output"] @ before_out}
 
 

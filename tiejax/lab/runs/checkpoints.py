@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from tiejax.lab.reporting.words import seeds_words
 from tiejax.lab.runs.manifest import Manifest
 from tiejax.lab.runs.run_directory import CHECKPOINTS, RunDirectory
 from tiejax.lab.settings.checks import seed_list
@@ -65,20 +66,21 @@ def restored_parts(
 ) -> tuple[list[int], int, Any, Any]:
     """Return seeds, step, parameters and records of a run whose seeds may train in parts; raises BadInput.
 
-    Parts that have not reached the step of the first are left out.
+    Parts without a checkpoint at the step of the first are left out, with a warning that names their seeds.
     """
     parts = [seed_list(part) for part in manifest.all_parts]
-    found = [restored(manifest, ensemble, parts[0], folder, warn)]
+    kept, found = [parts[0]], [restored(manifest, ensemble, parts[0], folder, warn)]
     for number, seeds in enumerate(parts[1:], 1):
-        with contextlib.suppress(BadInput):  # it has no checkpoint yet
-            found.append(restored(manifest, ensemble, seeds, folder, warn, number))
-    step = found[0][0]
-    found = [one for one in found if one[0] == step]
-    seeds = [seed for part in parts[: len(found)] for seed in part]
-    if missing := sum(map(len, parts)) - len(seeds):
-        warn(f"{folder}: {missing} seeds that were appended are still training, and left out")
+        one = None
+        with contextlib.suppress(BadInput):  # none yet, or it was lost
+            one = restored(manifest, ensemble, seeds, folder, warn, number)
+        if one is not None and one[0] == found[0][0]:
+            kept.append(seeds)
+            found.append(one)
+        else:
+            warn(f"{folder}: {seeds_words(seeds)} left out: no checkpoint at step {found[0][0]:,} in {Part(number).folder}")
     params = jax.tree.map(lambda *leaves: join_seeds(leaves, 0), *(params for _, params, _ in found))
-    return seeds, step, params, join_records([records for *_, records in found])
+    return [seed for part in kept for seed in part], found[0][0], params, join_records([records for *_, records in found])
 
 
 def restored(

@@ -11,6 +11,7 @@ from tiejax.geometry.alignment import alignment
 from tiejax.geometry.equivalence import conditional_distance
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.diagnosis.open_run import open_run
+from tiejax.lab.studies.diagnosis.run import diagnose_run
 from tiejax.lab.studies.diagnosis.settings import STUDY, Settings
 from tiejax.lab.studies.exor import contexts, ensemble
 from tiejax.lab.studies.exor.task import VARIANTS, EXor
@@ -68,6 +69,22 @@ def test_values_match_those_computed_by_hand(untying_run, diagnosis):
         logs = np.asarray(jax.nn.log_softmax(logits))
         distances.append(conditional_distance(logs, (1, 0), weight).distance)
     assert results["equivalence"]["tied"][0]["conditional_distance"] == pytest.approx(np.median(distances), rel=1e-4)
+
+
+def test_the_bias_of_the_logits_counts(untying_run):
+    """The conditional distance of the zero pair, from logits with a bias; the optimality residual is not defined then."""
+    run = opened(untying_run)
+    bias = np.random.default_rng(0).normal(size=(2, len(run.arms), run.params["head"]["embedding"].shape[2]))
+    biased = run._replace(params=run.params | {"head": run.params["head"] | {"bias": bias}})
+    (row, *_) = diagnose_run(biased, Settings(checkpoint=str(untying_run)))["equivalence"]["tied"]
+    known = contexts.all_contexts(task := EXor(4, *VARIANTS["main"]), ordered=False)
+    weight, model, distances = contexts.over_all_strings(task, known), ensemble.build_model(run.settings), []
+    for seed in (0, 1):
+        params = jax.tree.map(lambda leaf, seed=seed: jnp.asarray(leaf[seed, 2]), run.params)
+        logits = model.apply({"params": params}, jnp.asarray(known.tokens), jnp.asarray(known.position)) + bias[seed, 2]
+        distances.append(conditional_distance(np.asarray(jax.nn.log_softmax(logits)), (1, 0), weight).distance)
+    assert row["conditional_distance"] == pytest.approx(np.median(distances), rel=1e-4)
+    assert row["residual_rms"] is None
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from tiejax.lab.settings.study import function_of
 from tiejax.lab.studies.compare import page
 from tiejax.lab.studies.compare.settings import ACROSS, STUDY, labels
 from tiejax.statistics.claims import assess
+from tiejax.statistics.mean_tests import is_constant
 from tiejax.system.json_values import plain
 
 CLAIM_FIELDS = (
@@ -124,6 +125,6 @@ def effect(claim: Mapping[str, Any]) -> float | None:
     Claims of earlier versions have no differences in results.json.
     """
     differences = np.asarray(claim.get("differences", []), dtype=float)
-    if len(differences) < 2 or not (deviation := float(differences.std(ddof=1))):
+    if len(differences) < 2 or is_constant(differences):
         return None
-    return float(differences.mean()) / deviation
+    return float(differences.mean() / differences.std(ddof=1))

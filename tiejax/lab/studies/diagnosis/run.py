@@ -34,7 +34,8 @@ def diagnose_run(run: OpenRun, settings: Settings, progress: Progress = ignore) 
     """
 
     def log_probabilities(params: Any, tokens: Any, position: Any) -> Any:
-        return jax.nn.log_softmax(run.encode(params, tokens, position) @ params[OUTPUT_TABLE]["embedding"].T)
+        head = params[OUTPUT_TABLE]
+        return jax.nn.log_softmax(run.encode(params, tokens, position) @ head["embedding"].T + head.get("bias", 0))
 
     predict, encode = jax.jit(log_probabilities), jax.jit(run.encode)
     alignments: dict[str, list[dict[str, Any]]] = {name: [] for name in run.arms}
@@ -66,6 +67,8 @@ def diagnose_run(run: OpenRun, settings: Settings, progress: Progress = ignore) 
 def _equivalences(run: OpenRun, params: Any, predict: Callable[..., Any], encode: Callable[..., Any]) -> list[dict[str, Any]]:
     """Return a row of measures for each pair of symbols in one member; predict, encode: (params, tokens, position) -> array."""
     probes = run.probes
+    # The optimality residual is that of logits without a bias.
+    log_ratios = probes.log_ratios if "bias" not in params[OUTPUT_TABLE] else None
     return equivalence(
         lambda *block: predict(params, *map(jnp.asarray, block)),
         probes.tokens,
@@ -74,7 +77,7 @@ def _equivalences(run: OpenRun, params: Any, predict: Callable[..., Any], encode
         weight=probes.weight,
         states=_in_blocks(lambda *block: encode(params, *block), probes.tokens, probes.position),
         table=np.asarray(params[OUTPUT_TABLE]["embedding"], float),
-        log_ratios=probes.log_ratios,
+        log_ratios=log_ratios,
     )
 
 

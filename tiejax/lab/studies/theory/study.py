@@ -98,7 +98,10 @@ def chosen_seeds(settings: Settings, results: dict[str, Any] | None, seeds: Sequ
     if not solved or not any(map(any, solved.values())):
         raise BadInput(f"{settings.folder}: no member solved the task; use --members all")
     return {
-        arm: [seed for seed, found in zip(results["seeds"], solved[arm], strict=True) if found][: settings.most] for arm in ARMS
+        arm: [seed for seed, found in zip(results["seeds"], solved[arm], strict=True) if found and seed in seeds][
+            : settings.most
+        ]
+        for arm in ARMS
     }
 
 
