@@ -133,6 +133,18 @@ def test_equal_after_rounding(tmp_path):
     assert check_tensors(tmp_path, {EMBED: half, HEAD: rounded}, True).stored == "two different tables"
 
 
+@pytest.mark.parametrize(
+    ("name", "table", "more"),
+    [
+        ("SwitchTransformersEncoderModel", "shared.weight", {}),
+        ("ProphetNetEncoder", "word_embeddings.weight", {}),
+        ("T5GemmaForTokenClassification", "model.encoder.embed_tokens.weight", {"is_encoder_decoder": False}),
+    ],
+)
+def test_an_encoder_alone_lacks_no_table_of_a_decoder(tmp_path, name, table, more):
+    assert check_tensors(tmp_path, {table: values()}, False, architectures=[name], **more).answer == "agrees"
+
+
 def test_not_a_number_equals_itself(tmp_path):
     table = values().astype(np.float16)
     table[1, 2] = np.nan

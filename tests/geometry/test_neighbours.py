@@ -31,7 +31,8 @@ def test_zero_rows_are_not_neighbours():
     for k in (4, 29):
         found = neighbour_overlap(first, second, k=k)
         assert found.estimate == pytest.approx(np.delete(shares_by_loop(first, second, k), [2, 5]).mean())
-        assert (found.queries, found.chance) == (28, min(1, k / 27))
+        assert found.queries == 28
+        assert found.chance == pytest.approx(min(1, 27 / k * min(1, k / 27) * min(1, k / 28)))
     assert neighbour_overlap(first, 0 * second, k=4) == (0, None, 0, 30, 4, 0)
 
 
@@ -39,6 +40,18 @@ def test_equal_tables_with_rows_of_zeros_have_equal_neighbours():
     table = related(30)[0]
     table[20:] = 0
     assert neighbour_overlap(table, 2 * table, k=4).estimate == 1
+
+
+def test_chance_is_the_overlap_of_independent_tables():
+    """Of 50 rows, 5 of the second table are not 0."""
+    rng, shares = np.random.default_rng(0), []
+    for _ in range(400):
+        first, second = rng.normal(size=(2, 50, 6)).astype(np.float32)
+        second[5:] = 0
+        found = neighbour_overlap(first, second, k=4)
+        shares.append(found.estimate)
+    assert found.chance == pytest.approx(4 / 49)
+    assert abs(np.mean(shares) - found.chance) < 4 * np.std(shares) / np.sqrt(len(shares))
 
 
 def test_of_equal_rows_the_first_is_the_neighbour():

@@ -254,7 +254,7 @@ def test_errors_of_policies_and_foreign_states():
     stored = tying.store(start(), TIES)
     opt_state = optimizer.init(stored)
     with pytest.raises(
-        TieError, match=r"policy 'zero' cannot restart out/table: 0/count .* counts the steps of all leaves .*zero-keep-count"
+        TieError, match=r"policy 'zero' cannot restart out/table: 0/count .* is that of all leaves .*zero-keep-count"
     ):
         tying.untie(optimizer, stored, opt_state, TIES, "zero")
     with pytest.raises(TieError, match="policy 'split' needs use_states: an optimizer state of each use"):

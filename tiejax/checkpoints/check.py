@@ -35,6 +35,7 @@ from tiejax.checkpoints.hub.stored import Stored, copies_of_untied, further_grou
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
 SHARED = "shared.weight"  # the one table of a tied T5
+TWO = "is_encoder_decoder"  # in configurations
 UNTIE = "write an untied copy with `tiejax untie`"
 STATUS: Mapping[Answer, int] = {"agrees": 0, "disagrees": 1, "cannot say": 2}
 
@@ -165,7 +166,9 @@ def _headless(checkpoint: Checkpoint, tables: Stored) -> Judgement:
     agrees = Judgement("agrees", "the architecture predicts no tokens, so there is nothing to tie", None)
     assert tables.architecture is not None
     alike = architecture_of({"model_type": tables.architecture.type})  # its classes with a head, with the same tables
-    if alike is None or tables.input is None:
+    # Of a class that is one of the two, no table of the other can be missing.
+    alone = tables.architecture.name.endswith(("Encoder", "EncoderModel", "Decoder")) or not checkpoint.config.get(TWO, True)
+    if alike is None or tables.input is None or alone:
         return agrees
     if not any(called(plain(tables.input.name), name) for name in alike.input):
         alike = alike.bare

@@ -34,8 +34,9 @@ def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 20
     """Return the overlap of the k nearest neighbours of tokens in two tables: mean_i |N_first(i) and N_second(i)| / k.
 
     N(i) are the k other rows with the largest cosine to row i; of equal cosines, the first rows. A row of norm 0 is not a
-    neighbour of any row and has none: the mean is over rows i that are not 0 in either table, 0 without such rows. chance =
-    k / (n - 1), the overlap of two independent sets, for n such rows (estimated from the sample). sample: number of rows i,
+    neighbour of any row and has none: the mean is over rows i that are not 0 in either table, 0 without such rows. chance: the
+    overlap of independent sets, k (c - 1) / ((n_1 - 1) (n_2 - 1)) for n_1 and n_2 rows that are not 0, of which c are not 0 in
+    both (estimated from the sample); without rows of 0, k / (rows - 1). sample: number of rows i,
     drawn without replacement from `seed`; all rows if the tables have no more. interval: estimate +- 1.96 s sqrt((1 - sample /
     rows) / sample), the normal approximation for draws without replacement. Widths may differ. Raises ValueError if the numbers
     of rows differ, k is not between 1 and rows - 1, or sample is below 2.
@@ -49,16 +50,19 @@ def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 20
     queries = np.arange(rows)
     if sample < rows:
         queries = np.sort(np.random.default_rng(seed).choice(rows, sample, replace=False))
-    shares = []
+    parts, asking = [], np.zeros(3)  # queries with neighbours in both, in the first and in the second
     for block in query_blocks(len(queries), first, second):
         sets = [nearest_neighbours(table, queries[block], k) for table in (first, second)]
-        asked = np.all([(found >= 0).any(axis=1) for found in sets], axis=0)
-        shares.append(_common(*(found[asked] for found in sets)) / k)
-    every = np.concatenate(shares)
-    if not len(every):
+        have = [(found >= 0).any(axis=1) for found in sets]
+        both = have[0] & have[1]
+        parts.append(_common(*(found[both] for found in sets)) / k)
+        asking += [both.sum(), have[0].sum(), have[1].sum()]
+    shares = np.concatenate(parts)
+    if not len(shares):
         return Overlap(0.0, None, 0, rows, k, 0.0)
-    whole = round(rows * len(every) / len(queries))
-    return Overlap(float(every.mean()), _interval(every, whole), len(every), rows, k, min(1.0, k / max(whole - 1, 1)))
+    common, *others = asking * rows / len(queries)
+    chance = (common - 1) / k * math.prod(min(1.0, k / max(number - 1, 1)) for number in others)
+    return Overlap(float(shares.mean()), _interval(shares, round(common)), len(shares), rows, k, min(1.0, chance))
 
 
 def query_blocks(queries: int, first: Table, second: Table) -> Iterator[slice]:

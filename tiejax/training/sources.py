@@ -195,7 +195,7 @@ class FunctionFeed(NamedTuple):
 
         while True:
             steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
-            within = range(steps.start, max(steps.start + 1, min(steps.stop, self.last or steps.stop)))
+            within = range(steps.start, max(steps.start + 1, steps.stop if self.last is None else min(steps.stop, self.last)))
             batches = [[part(self.make(seed, step)) for step in within] for seed, _ in seeds]
             yield stacked([row + row[-1:] * (len(steps) - len(within)) for row in batches])
             first += 1

@@ -122,8 +122,9 @@ def _check_storage(owner: Owner, storage: Storage) -> None:
     """Raise TieError for an unknown storage, or a vector of which a layer reads weights of a later one."""
     if storage not in ("full", "compact"):
         raise TieError(f"storage: expected full or compact, got {storage!r}")
-    if any(not 0 <= read <= layer for layer, read in enumerate(np.asarray(owner).tolist())):
-        raise TieError(f"owner: expected each layer to read its own weights or those of an earlier one, got {list(owner)}")
+    reads = np.asarray(owner).tolist()
+    if any(not 0 <= read <= layer for layer, read in enumerate(reads)):
+        raise TieError(f"owner: expected each layer to read its own weights or those of an earlier one, got {reads}")
 
 
 def expansion_slots(owner: Owner) -> Slots:

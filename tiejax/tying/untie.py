@@ -226,8 +226,8 @@ def _replaced(
             raise TieError(f"policy 'split': {path} of the optimizer state holds values of {leaf.owner}, which no use gives")
         if policy == "zero" and (count := counter_beside(leaf, paths, owned)) is not None:
             raise TieError(
-                f"policy 'zero' cannot restart {leaf.owner}: {count} of the optimizer state counts the steps of all leaves "
-                "together; use an optimizer that counts steps per leaf, such as "
+                f"policy 'zero' cannot restart {leaf.owner}: {count} of the optimizer state is that of all leaves "
+                "together, as a count of steps is; use an optimizer that counts steps per leaf, such as "
                 "tiejax.training.make_optimizer(..., counts='leaf'), or policy 'zero-keep-count'"
             )
         if given.get(path) is None:

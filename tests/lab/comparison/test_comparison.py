@@ -43,6 +43,11 @@ def here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+def iter_batches():
+    made = iter([examples(8)])
+    return lambda seed, step: next(made)
+
+
 RANDOM = np.random.default_rng(0)
 ALIKE = Arm("untie-1-2", False, fork=Fraction(1, 3), parent="tied", change=Change("zero-keep-count"))
 
@@ -89,6 +94,12 @@ REFUSED = [
     ({"training": lambda seed, step: examples(4)}, r"training: expected batches of 8 examples \(batch_size\).* returned 4"),
     ({"arms": [tied, untied, untie_at(0.5), untie_at(0.501)]}, "arms: untie-1/2 and untie-.* are one: both change at step 30"),
     ({"arms": [tied, untied, ALIKE, untie_at(0.5)]}, "arms: the names untie-1-2 and untie-1/2 are too alike"),
+    (
+        {"optimizer": lambda rate: optax.contrib.galore(rate, rank=2), "arms": [tied, untied, untie_at(0.5, policy="split")]},
+        "arms: untie-1/2-split: the change of the optimizer's state failed with|optimizer: ",
+    ),
+    ({"training": iter_batches()}, "training: the function failed for seed 0 and step 0: StopIteration"),
+    ({"training": lambda seed, step: {"tokens": [[0] * 6] * 8}}, "training: expected batches of 8 examples"),
     ({"arms": [tied, untied, untie_at(0.5, policy="zero")]}, "arms: untie-1/2-zero: policy 'zero' cannot restart"),
     ({"arms": [tied, untied, Arm("half", False, parent="tied")]}, "arms: half needs both a parent and the fork"),
     (
@@ -147,6 +158,18 @@ def test_a_run_is_not_resumed_by_another_script(tmp_path):
     again = comparison(**given).run(tmp_path / "out", resume=True, seeds=3)
     np.testing.assert_array_equal(again.final[:, :2], before.final)
     assert again.final.shape == (2, 3)
+    with pytest.raises(BadInput, match=r"^--resume: .* was started by another script \(max_norm: None -> 0.01\)"):
+        entry.main(comparison(**given, max_norm=0.01).study, ["--out", str(tmp_path / "out"), "--resume"])
+
+
+@pytest.mark.slow
+def test_a_finished_run_with_other_settings_than_the_scripts_is_resumed(tmp_path):
+    """The script is checked with the settings of the run: its steps would not allow two arms that change."""
+    script = comparison(arms=[tied, untied, untie_at(0.5), untie_at(0.6)], rates=[0.1], steps=2)
+    settings = {"steps": 20, "matmul_precision": "bfloat16"}
+    before = script.run(tmp_path / "out", **settings)
+    for given in ({}, settings):
+        np.testing.assert_array_equal(script.run(tmp_path / "out", resume=True, **given).final, before.final)
 
 
 @pytest.mark.slow

@@ -97,18 +97,18 @@ def _flag(checkpoint: Checkpoint, tables: Stored, judgement: Judgement) -> bool 
     """Return the flag to set, None if it stays; raises CheckpointError if the file does not determine it."""
     if judgement.answer == "agrees":
         return None
-    levels = contradiction(checkpoint.config)
-    if judgement.answer == "cannot say" and not (levels == judgement.reason and tables.relation != "rounded"):
+    contradicts = contradiction(checkpoint.config)
+    if judgement.answer == "cannot say" and not (contradicts == judgement.reason and tables.relation != "rounded"):
         if wrapped(checkpoint) or foreign_prefix(checkpoint) or checkpoint.stale:
             return None  # names and index can be repaired whatever the tables are
         raise CheckpointError(f"{checkpoint.folder}: cannot be repaired: {judgement.reason}")
-    says_untied = flag_of(checkpoint.config).tied is False and not levels
+    says_untied = flag_of(checkpoint.config).tied is False and not contradicts
     if tables.output is not None and tables.relation not in ("head", "equal", "rounded") and not says_untied:
         after = judged(as_untied(checkpoint, tables)[0], tables)  # two tables that differ
         if after.answer == "disagrees":
             raise _refusal(checkpoint, f"{judgement.reason}; with a flag that says untied, {after.reason}")
         return False
-    if levels:
+    if contradicts:
         return True
     if tables.relation == "head" and flag_of(checkpoint.config).tied:
         return None

@@ -58,7 +58,7 @@ def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shap
     return Shapes(params, resolved)
 
 
-def number(name: str, value: Any, kind: type) -> Any:
+def checked_number(name: str, value: Any, kind: type) -> Any:
     """Return a number of Python, also for one of numpy; raises BadInput unless it is of this kind, int or float."""
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, bool) or not isinstance(plain, int if kind is int else int | float):
@@ -66,11 +66,11 @@ def number(name: str, value: Any, kind: type) -> Any:
     return plain
 
 
-def numbers(name: str, values: Any) -> list[float]:
+def checked_numbers(name: str, values: Any) -> list[float]:
     """Return a list of floats; raises BadInput unless it is a sequence of numbers."""
     if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
         raise BadInput(f"{name}: expected a list of numbers, got {values!r:.60}")
-    return [float(number(name, value, float)) for value in values]
+    return [float(checked_number(name, value, float)) for value in values]
 
 
 def check_values(name: str, max_norm: Any, gate: Any) -> None:
@@ -99,7 +99,7 @@ def check_claims(own: Callable[..., Any] | None, arms: Sequence[Arm], seeds: int
 
 def check_losses(loss: Callable[..., Any], evaluate: Callable[[PyTree, PyTree], Any], data: Data, shapes: Shapes) -> None:
     """Raise BadInput unless the losses are scalars that can be differentiated."""
-    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data.batch())
+    batch = data.shapes
     found = _called("loss", loss, shapes.params, batch, KEY)
     value, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
     if not isinstance(metrics, Mapping):
@@ -178,28 +178,29 @@ def check_changes(arms: Sequence[Arm], optimizer: Callable[..., Any], shapes: Sh
     """Raise BadInput unless the optimizer's state can be continued as every arm that changes asks."""
     own = with_own_rates(optimizer, number_of_rates(optimizer), warm_up_constant_decay, 100)
     state = jax.eval_shape(own.init, shapes.params)
-    use = jax.eval_shape(lambda params: own.init(tying.only_tied(params, shapes.ties)), shapes.params)
     for arm in arms:
         if arm.fork is None:
             continue
 
-        def change(params: PyTree, state: PyTree, use: PyTree, arm: Arm = arm) -> PyTree:
+        def change(params: PyTree, state: PyTree, arm: Arm = arm) -> PyTree:
             if arm.tied:
                 return tying.retie_switched(own, params, state, shapes.ties, "mean")
-            uses = use if arm.change.policy == "split" else None
-            return tying.untie_switched(own, params, state, shapes.ties, arm.change.policy, arm.change.new, uses)
+            policy, new = arm.change.policy, arm.change.new
+            uses = own.init(tying.only_tied(params, shapes.ties)) if policy == "split" else None
+            return tying.untie_switched(own, params, state, shapes.ties, policy, new, uses)
 
         try:
-            jax.eval_shape(change, shapes.params, state, use)
-        except (tying.TieError, ValueError) as error:
+            jax.eval_shape(change, shapes.params, state)
+        except tying.TieError as error:
             raise BadInput(f"arms: {arm.name}: {error}") from None
+        except Exception as error:  # whatever the optimizer raises
+            raise BadInput(f"arms: {arm.name}: the change of the optimizer's state failed with {failure(error)}") from None
 
 
 def check_recorders(recorders: Mapping[str, Callable[..., Any]], data: Data, shapes: Shapes) -> None:
     """Raise BadInput unless every recorder returns a dictionary of arrays."""
-    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), data.batch())
     for name, function in recorders.items():
-        found = _called(f"recorders: {name}", function, shapes.params, batch)
+        found = _called(f"recorders: {name}", function, shapes.params, data.shapes)
         if not isinstance(found, Mapping):
             raise BadInput(f"recorders: {name}: expected a dictionary of numbers, got {type(found).__name__}")
 

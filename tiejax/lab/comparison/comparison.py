@@ -168,9 +168,6 @@ class Comparison:
         try:
             with handlers_restored():
                 status = entry.main(self.study, [*flags, *switches])
-            if resume and not status:  # also a run that had finished
-                own = settings_of(self._given, self.directory)(out=str(given["out"]), hours=None if self.steps else 1.0)
-                self._prepare(own.resolved(), Console(quiet=True, silent=True), NAME, resume=True)
         except BadInput as error:
             raise ValueError(str(error)) from None
         if status:
@@ -190,13 +187,13 @@ class Comparison:
     @property
     def _given(self) -> dict[str, Any]:
         """The values of the settings that the script gives."""
-        factors = None if self.table_factors is None else checks.numbers("table_factors", self.table_factors)
+        factors = None if self.table_factors is None else checks.checked_numbers("table_factors", self.table_factors)
         return {
-            "rates": checks.numbers("rates", self.rates),
+            "rates": checks.checked_numbers("rates", self.rates),
             "table_factors": factors,
-            "steps": None if self.steps is None else checks.number("steps", self.steps, int),
-            "margin": None if self.margin is None else checks.number("margin", self.margin, float),
-            "seeds": checks.number("seeds", self.seeds, int),
+            "steps": None if self.steps is None else checks.checked_number("steps", self.steps, int),
+            "margin": None if self.margin is None else checks.checked_number("margin", self.margin, float),
+            "seeds": checks.checked_number("seeds", self.seeds, int),
         }
 
     def _prepare(self, settings: Settings, console: Console, study: str, resume: bool = False) -> Subject:
@@ -296,6 +293,7 @@ def simple_study(name: str, settings: type[Settings], build: Callable[[Any], Com
         prepare=prepare,
         may_change=("checkpoint_every", "tracker"),
         appends=True,
+        checks_finished=True,
     )
 
 

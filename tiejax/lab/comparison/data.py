@@ -43,6 +43,11 @@ class Data(NamedTuple):
             return jax.tree.map(np.asarray, self.training(0, 0))
         return jax.tree.map(lambda leaf: leaf[: self.batch_size], self.training)
 
+    @property
+    def shapes(self) -> PyTree:
+        """Shapes and dtypes of a training batch."""
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), self.batch())
+
     def batches(self, most: int | None = None) -> tuple[PyTree, PyTree | None]:
         """Return held-out examples in whole batches `[batches, batch_size, ...]`, and the rest; None if there is none.
 
@@ -87,24 +92,28 @@ def checked(training: Any, held_out: Any, batch_size: int) -> Data:
     data = Data(arrays.get("training", training), arrays["held_out"], batch_size)
     try:
         batch = data.batch()
+        again = data.batch() if data.made else batch
     except Exception as error:  # whatever the function raises
         raise BadInput(f"training: the function failed for seed 0 and step 0: {failure(error)}") from None
     if data.made:
-        _check_function(data, batch)
+        _check_function(batch, again, batch_size)
     if not jax.tree.leaves(batch):
         raise BadInput("training: a batch has no arrays")
     _check_same(batch, data.held_out)
     return data
 
 
-def _check_function(data: Data, batch: PyTree) -> None:
-    """Raise BadInput unless the function of batches makes the same batch again, of `batch_size` examples."""
-    lengths = {len(leaf) if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(batch)}
-    if lengths - {data.batch_size}:
+def _check_function(batch: PyTree, again: PyTree, batch_size: int) -> None:
+    """Raise BadInput unless a function of batches made the same batch twice, of `batch_size` examples."""
+    lengths = {len(leaf) if leaf.ndim else 0 for leaf in jax.tree.leaves(batch)}
+    if lengths - {batch_size}:
         found = ", ".join(map(str, sorted(lengths)))
-        raise BadInput(f"training: expected batches of {data.batch_size} examples (batch_size), the function returned {found}")
-    same = jax.tree.map(lambda one, other: np.array_equal(one, other, equal_nan=one.dtype.kind == "f"), batch, data.batch())
-    if not all(jax.tree.leaves(same)):
+        raise BadInput(f"training: expected batches of {batch_size} examples (batch_size), the function returned {found}")
+    first, second = (
+        {path: (leaf.shape, leaf.dtype, leaf.tobytes()) for path, leaf in leaves_by_path(one)[0].items()}
+        for one in (batch, again)
+    )
+    if first != second:
         raise BadInput(
             "training: the function returned two different batches for seed 0 and step 0; a batch must depend on seed and step "
             "alone, as with numpy.random.default_rng([seed, step])"

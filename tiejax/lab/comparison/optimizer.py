@@ -14,11 +14,11 @@ Schedule = Callable[[jax.Array, int], Any]  # (step, steps) -> factor of the lea
 class OwnRates(NamedTuple):
     """State of an optimizer with learning rates of its own.
 
-    rates: `[number]`. steps: number of updates so far. inner: the state of the optimizer.
+    rates: `[number]`. gradient_step: number of updates so far. inner: the state of the optimizer.
     """
 
     rates: jax.Array
-    steps: jax.Array
+    gradient_step: jax.Array
     inner: Any
 
 
@@ -48,8 +48,8 @@ def with_own_rates(
         return OwnRates(rates, step, at(rates, step).init(params))
 
     def update(updates: optax.Updates, state: OwnRates, params: optax.Params | None = None) -> tuple[optax.Updates, OwnRates]:
-        updates, inner = at(state.rates, state.steps).update(updates, state.inner, params)
-        return updates, OwnRates(state.rates, state.steps + 1, inner)
+        updates, inner = at(state.rates, state.gradient_step).update(updates, state.inner, params)
+        return updates, OwnRates(state.rates, state.gradient_step + 1, inner)
 
     return optax.GradientTransformation(init, update)
 

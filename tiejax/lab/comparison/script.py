@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tiejax import tying
 from tiejax.lab.comparison.arms import Arm
 from tiejax.lab.comparison.optimizer import with_own_rates
 from tiejax.lab.comparison.recipe import Recipe
@@ -32,10 +34,11 @@ def described(
 ) -> dict[str, Any]:
     """Return what results of a comparison depend on beside its settings and data, as JSON values.
 
-    Functions are described by digests of their programs, as jax lowers them. params: shapes of the parameters. Raises BadInput
-    if a function gives another program each time that it is traced, as with random numbers of numpy.
+    Functions are described by digests of their programs, as jax lowers them, with the arrays that they close over. params:
+    shapes of the parameters. Raises BadInput if a function gives another program each time that it is traced, as with random
+    numbers of numpy.
     """
-    batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), recipe.data.batch())
+    batch = recipe.data.shapes
     key, step = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((), np.int32)
     optimizer = with_own_rates(recipe.optimizer, recipe.rates, lambda step, steps: 1.0, STEPS)
     state = jax.eval_shape(optimizer.init, params)
@@ -45,9 +48,11 @@ def described(
         "evaluate": (recipe.evaluate, params, batch),
         "optimizer": (optimizer.update, params, state, params),
         "schedule": (lambda step: recipe.schedule(step, STEPS), step),
+        "ties": (lambda params: tying.view(tying.store(params, recipe.ties), recipe.ties), params),
     }
     programs |= {f"recorders: {name}": (function, params, batch) for name, function in recipe.recorders.items()}
-    with products_in(recipe.precision):
+    with products_in(recipe.precision), np.printoptions(threshold=sys.maxsize):
+        ties = [ADDRESS.sub("", repr(tie)) for tie in recipe.ties]
         digests = {name: _digest(name, *program) for name, program in programs.items()}
     return {
         "jax": f"{jax.__version__} on {jax.default_backend()}",
@@ -55,7 +60,7 @@ def described(
         "batch_size": recipe.data.batch_size,
         "max_norm": recipe.max_norm,
         "gate": None if gate is None else gate.bigram,
-        "ties": [ADDRESS.sub("", repr(tie)) for tie in recipe.ties],
+        "ties": ties,
         "arms": [ADDRESS.sub("", repr(arm)) for arm in arms],
         "given": {name: given.get(name) for name in GIVEN},
     }
@@ -80,7 +85,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the arguments in which two descriptions differ."""
     programs = now["programs"] if before.get("jax") == now["jax"] else {}
     changed = [name for name, digest in programs.items() if before["programs"].get(name) != digest]
-    changed += [name for name in ("ties", "arms") if before.get(name) != now[name]]
+    changed += [name for name in ("ties", "arms") if before.get(name) != now[name] and name not in changed]
     values = {name: (before.get(name), now[name]) for name in ("batch_size", "max_norm", "gate")}
     values |= {name: (before.get("given", {}).get(name), value) for name, value in now["given"].items()}
     return changed + [f"{name}: {cut(str(one))} -> {cut(str(other))}" for name, (one, other) in values.items() if one != other]

@@ -52,6 +52,8 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
     grows = first and resuming and RunDirectory.grows(study, request.out, settings)
     if first and resuming and not grows and RunDirectory.state(request.out) == "finished":
         if not (damage := RunDirectory.damage(request.out)):
+            if study.checks_finished and study.prepare is not None:
+                function_of(study.prepare)(settings, Console(quiet=True, silent=True), resuming)
             return Launched(settings, switches, request.command, None, first, True, None)
         Console(switches["quiet"]).warn(f"damaged or missing, to be written again: {', '.join(damage)} in {request.out}")
     if first:

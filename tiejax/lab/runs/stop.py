@@ -41,4 +41,5 @@ def handlers_restored() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # None: not one of Python
+                signal.signal(number, handler)

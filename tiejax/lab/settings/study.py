@@ -58,6 +58,7 @@ class Study:
         appends: whether a resumed run may append seeds; the settings are then `LookSettings`
         sizes: memory and disk space that a run needs, checked before anything is loaded
         prepare: loads the data, before the run directory is written to: `(settings, console, resume)` -> `launched.prepared`
+        checks_finished: whether `prepare` is called also for a run that has finished, to refuse its resumption
         reserves_at_end: whether `run` reserves the run directory itself, once all results are known
         single_process: whether it always runs as a single process
         answers: switch or setting -> function `(settings, console)` -> exit status that prints something instead of running
@@ -75,6 +76,7 @@ class Study:
     appends: bool = False
     sizes: Sizes | None = None
     prepare: Entry | None = None
+    checks_finished: bool = False
     reserves_at_end: bool = False
     single_process: bool = False
     answers: Mapping[str, Entry] = dataclasses.field(default_factory=dict)
