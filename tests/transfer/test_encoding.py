@@ -5,7 +5,7 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from tiejax.text.tokenizer import Vocabulary
+from tiejax.text.tokenizer import Vocabulary, byte_level
 from tiejax.transfer.encoding import NO_LABEL, encode, encode_texts
 from tiejax.transfer.read import Labelled
 
@@ -69,3 +69,16 @@ def test_token_of_a_space_belongs_to_the_next_word():
     # The label of a word is at one of its tokens, and nowhere else.
     assert sorted(encoded.label[encoded.label != NO_LABEL].tolist()) == [0, 1]
     assert encoded.label[3] == 1
+
+
+def test_the_last_token_of_a_word_that_ends_in_a_split_character():
+    """Bytes of one character end at the same place in the text."""
+    characters = byte_level(
+        models.BPE({letter: index for index, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
+    )
+    _, ends = encode_texts(characters, VOCABULARY, ["a \u65e5 b"], 64)
+    assert np.bincount(ends[0])[3] == 3  # three bytes
+    sentence = Labelled(("a ", "\u65e5 ", "b"), ("X", "Y", "X"))
+    encoded = encode(characters, VOCABULARY, [sentence], ("X", "Y"), "tagging", 64, causal=True)
+    places = np.flatnonzero(encoded.label == 1)
+    assert places.tolist() == [1 + int(np.flatnonzero(ends[0] == 3)[-1])]

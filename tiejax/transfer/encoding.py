@@ -80,9 +80,12 @@ def encode(
 def _places(ends: Int64[np.ndarray, " tokens"], words: Sequence[str], last: bool) -> list[int]:
     """Return the index of the first (or `last`) token of each word. ends: end position of each token in the text.
 
-    The first token of a word is the first that ends after the word begins; its last is the first that reaches its end.
+    The first token of a word is the first that ends after the word begins. Its last is the first that reaches its end, or the
+    last of several that end there, as those of a character that is split into bytes do.
     """
     begins = np.cumsum([0, *map(len, words[:-1])])
     letters = np.array([len(word.rstrip()) for word in words])
-    found = np.searchsorted(ends, begins + letters, side="left") if last else np.searchsorted(ends, begins, side="right")
-    return [int(place) for place in found]
+    if not last:
+        return [int(place) for place in np.searchsorted(ends, begins, side="right")]
+    reaching, beyond = (np.searchsorted(ends, begins + letters, side=side) for side in ("left", "right"))
+    return [int(place) for place in np.maximum(reaching, beyond - 1)]

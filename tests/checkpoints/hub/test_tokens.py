@@ -46,6 +46,32 @@ def test_cased_vocabulary(tmp_path):
         assert count_tokens(find_tokens(tmp_path), ["The the"], 3).tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ["uber", "\u4e2d", "\u56fd"]),
+        ({"strip_accents": False}, ["\u00fcber", "\u4e2d", "\u56fd"]),
+        ({"do_lower_case": False, "strip_accents": True}, ["Uber", "\u4e2d", "\u56fd"]),
+        ({"tokenize_chinese_chars": False}, ["uber", "\u4e2d\u56fd"]),
+    ],
+)
+def test_settings_of_a_word_piece_vocabulary(tmp_path, settings, expected):
+    """As transformers reads them."""
+    tokens = ["[UNK]", "uber", "\u00fcber", "Uber", "\u4e2d", "\u56fd", "\u4e2d\u56fd"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = find_tokens(tmp_path).tokenizer.encode("\u00dcber \u4e2d\u56fd", add_special_tokens=False)
+    assert found.tokens == expected
+
+
+@pytest.mark.parametrize(("prefix", "expected"), [(True, ["\u0120a", "\u0120a"]), (False, ["a", "\u0120a"])])
+def test_prefix_space_of_a_byte_level_vocabulary(tmp_path, prefix, expected):
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "\u0120": 1, "\u0120a": 2}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n\u0120 a\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": prefix}))
+    assert find_tokens(tmp_path).tokenizer.encode("a a").tokens == expected
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "vocab.json", "merges.txt"])
 def test_pipes_are_refused_without_blocking(tmp_path, name):
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0}))

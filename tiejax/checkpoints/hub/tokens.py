@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tokenizers
 from jaxtyping import Int
-from tokenizers import decoders, models, normalizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tiejax.checkpoints.hub.checkpoint import read_json
 from tiejax.checkpoints.hub.errors import CheckpointError
@@ -40,14 +40,21 @@ def find_tokens(folder: Path, name: str | None = None) -> Tokens | None:
     if (folder / "tokenizer.json").exists():
         return Tokens(load(str(folder / "tokenizer.json")), folder / "tokenizer.json", True)
     if (folder / "vocab.txt").exists():
-        tokenizer = load(str(folder / "vocab.txt"))
-        settings = folder / "tokenizer_config.json"
-        if settings.exists() and read_json(settings).get("do_lower_case") is False:
-            tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+        tokenizer, settings = load(str(folder / "vocab.txt")), _settings(folder)
+        lower, accents, chinese = (settings.get(name) for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"))
+        tokenizer.normalizer = normalizers.BertNormalizer(
+            lowercase=lower is not False, strip_accents=accents, handle_chinese_chars=chinese is not False
+        )
         return Tokens(tokenizer, folder / "vocab.txt", True)
     if (folder / "vocab.json").exists():
         return _byte_level(folder)
     return None
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Return the content of tokenizer_config.json, which tokenizer.json would contain as well; empty if there is none."""
+    file = folder / "tokenizer_config.json"
+    return read_json(file) if file.exists() else {}
 
 
 def _byte_level(folder: Path) -> Tokens:
@@ -62,7 +69,10 @@ def _byte_level(folder: Path) -> Tokens:
         raise CheckpointError(f"{merges}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise CheckpointError(f"{merges}: does not fit {vocabulary.name}: {first_line(error)}") from None
-    return Tokens(byte_level(model), vocabulary, whole)
+    tokenizer = byte_level(model)
+    if _settings(folder).get("add_prefix_space") is True:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return Tokens(tokenizer, vocabulary, whole)
 
 
 def text_of(tokens: Tokens, token: int) -> str:

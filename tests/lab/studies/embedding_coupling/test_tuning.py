@@ -93,3 +93,14 @@ def test_the_rates_of_a_run_by_an_earlier_version_are_kept(monkeypatch):
     found, stages = chosen(monkeypatch, dict.fromkeys(STARTS, 0.5), before={"rates.a.tags": stored})
     assert found is stored
     assert not stages.worked
+
+
+def test_a_diverged_member_has_no_accuracy(monkeypatch):
+    """Its predictions are the first label, which is right for 9 of 10."""
+    confusion = np.array([[9, 0], [1, 0]])
+    finite = np.array([[True, False, True, True]])  # [seed, arm]: two rates of two starts
+    monkeypatch.setattr(Tuning, "_tune", lambda *args: (None, finite, {"development": np.tile(confusion, (1, 4, 1, 1))}))
+    settings = SimpleNamespace(seed_list=[0], rate_seeds=1)
+    tuning = Tuning(settings, "a", Starts(by_start=dict.fromkeys(STARTS)), 1, Stored(), {})
+    found = tuning._development(TASK, "stage", [0.1, 0.2])["development"]
+    np.testing.assert_allclose(found[..., 0], [[0.9, 0.0], [0.9, 0.9]])

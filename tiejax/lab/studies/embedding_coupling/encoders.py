@@ -176,7 +176,11 @@ def load_start(settings: Settings) -> weights.Loaded:
         raise BadInput(
             f"--max_length: expected at most {positions}, the positions of {settings.start}, got {settings.max_length}"
         )
-    return loaded
+    if len(np.unique(loaded.owner)) < len(loaded.owner):
+        raise BadInput(f"--start {settings.start}: its layers share weights, which fine-tuning would separate")
+    dtype = None if settings.compute_dtype == "float32" else jnp.dtype(settings.compute_dtype)
+    encoder = loaded.model.encoder.clone(dtype=dtype, rematerialise=settings.rematerialise)
+    return loaded._replace(model=loaded.model.clone(dtype=dtype, encoder=encoder))
 
 
 def checkpoint_params(loaded: weights.Loaded) -> PyTree:

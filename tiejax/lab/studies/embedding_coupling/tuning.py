@@ -79,11 +79,13 @@ class Tuning(NamedTuple):
         return {"tried": np.array(every), "development": development, "rate": np.array([tried.rate for tried in chosen])}
 
     def _development(self, task: TaskData, stage: str, tried: Sequence[float]) -> Arrays:
-        """Fine-tune the tuning seeds at these rates; return accuracies `development[rate, start, seed]`."""
+        """Fine-tune the tuning seeds at these rates; return accuracies `development[rate, start, seed]`, 0 if diverged."""
         first, starts = len(self.settings.seed_list), len(self.encoders.by_start)
         seeds = [(first + number, UNREPORTED + number) for number in range(self.settings.rate_seeds)]
-        *_, confusions = self._tune(stage, task, seeds, np.repeat(tried, starts), ["development"])
-        return {"development": accuracy(confusions["development"]).T.reshape(len(tried), starts, len(seeds))}
+        _, finite, confusions = self._tune(stage, task, seeds, np.repeat(tried, starts), ["development"])
+        # The argmax over NaN is the first label, which may be right often.
+        accuracies = np.where(finite, accuracy(confusions["development"]), 0.0)
+        return {"development": accuracies.T.reshape(len(tried), starts, len(seeds))}
 
     def scores(self, task: TaskData, rates: np.ndarray, stage: str) -> Arrays:
         """Fine-tune every seed at the rate of its start; return `SPLIT_accuracy` and `SPLIT_macro_f1` `[start, seed, run]`.
