@@ -6,11 +6,11 @@ import pytest
 pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from library_models import saved
+from library_models import saved  # noqa: E402
 
-from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.embedding_coupling.encoders import load_start
-from tiejax.lab.studies.embedding_coupling.settings import Settings
+from tiejax.lab.settings.command_line import BadInput  # noqa: E402
+from tiejax.lab.studies.embedding_coupling.encoders import load_start  # noqa: E402
+from tiejax.lab.studies.embedding_coupling.settings import Settings  # noqa: E402
 
 pytestmark = pytest.mark.parity
 
