@@ -137,12 +137,8 @@ class ExampleFeed(NamedTuple):
 
     def seen(self, seed: int, steps: int) -> Int[np.ndarray, " examples"]:
         """Return the numbers of the examples that a seed reads in its first steps, each once, ascending."""
-        places = np.arange(min(steps * self.rows, self.number))  # one epoch has every example
-        if not self.first:
-            return np.sort(self._order(seed, 0)[places])
-        return np.unique(
-            self._at(functools.lru_cache(self._order), seed, self.first * self.rows + np.arange(steps * self.rows))
-        )
+        places = self.first * self.rows + np.arange(steps * self.rows)
+        return np.unique(self._at(functools.lru_cache(self._order), seed, places))
 
     def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
         """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""

@@ -134,20 +134,16 @@ def equal(first: Tensor, second: Tensor) -> bool:
 def _equal_values(first: Tensor, second: Tensor) -> Relation | None:
     """Return whether tables of two dtypes are equal, or equal after one is rounded to the dtype of the other; None if not."""
     exact, down, up = True, True, True
+    same = functools.partial(np.array_equal, equal_nan=True)  # as in a comparison of bytes
     step = steps(_comparing(first, second), HubTable(first).nbytes + HubTable(second).nbytes)
     for x, y in zip(_blocks_of_values(first, first.number), _blocks_of_values(second, first.number), strict=True):
         with np.errstate(over="ignore"):
-            exact = exact and _equal(x.astype(np.float64), y.astype(np.float64))
-            down, up = down and _equal(x.astype(y.dtype), y), up and _equal(x, y.astype(x.dtype))
+            exact = exact and same(x.astype(np.float64), y.astype(np.float64))
+            down, up = down and same(x.astype(y.dtype), y), up and same(x, y.astype(x.dtype))
         if not (exact or down or up):
             return None
         step(x.nbytes + y.nbytes)
     return "equal" if exact else "rounded"
-
-
-def _equal(x: np.ndarray, y: np.ndarray) -> bool:
-    """Return whether arrays have equal values; NaN equals NaN, as in a comparison of bytes."""
-    return bool(((x == y) | ((x != x) & (y != y))).all())
 
 
 def _blocks_of_values(tensor: Tensor, number: int) -> Iterator[np.ndarray]:
