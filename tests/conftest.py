@@ -7,13 +7,17 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 
-from tiejax.lab.runs.environment import has_flag
-
 # One temporary folder for pytest, for tests and for the processes that they start, removed at the end: pytest and several
 # libraries leave folders behind. Workers of pytest-xdist inherit it.
 if "TIEJAX_TESTS_TMPDIR" not in os.environ:
     os.environ["TIEJAX_TESTS_TMPDIR"] = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tiejax-tests-")
     atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+
+# One thread for products of numpy and torch: more of them wait actively for each other while other tests run, for a quarter of
+# the time of tests of checkpoints. Set before numpy is imported, and inherited by the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from tiejax.lab.runs.environment import has_flag
 
 # Without multi-threaded matrix products: their threads wait for each other in every step of these small models, for minutes on
 # a busy machine. Compilation dominates the tests, so most optimisations are off, and fused operations are compiled the older

@@ -4,7 +4,7 @@ import contextlib
 import inspect
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,23 @@ STATES = (None, True, False)  # of the flag at one level of a config.json; None 
 OTHERS = re.compile(r"(share|tie|tied|legacy)")  # settings that may say which tables are one
 
 
-def row_of(kind: type[PreTrainedModel], folder: Path, flags: bool = True) -> dict[str, Any]:
+Saved = Mapping[bool, tuple[Model, Mapping[str, list[str]]]]
+
+
+def row_of(kind: type[PreTrainedModel], folder: Path, saved: Saved | None = None) -> dict[str, Any]:
     """Return the row of one class: names in files and in memory with the flag true and false, and which flags tie it.
 
-    flags: False leaves out the decisions by the flag at each level, which take most of the time.
+    saved: the models of a class with a head, tied and untied by the flag, and what `save` has returned for them. With them the
+    row is made without the decisions by the flag at each level and by settings, which take most of the time.
     """
     row: dict[str, Any] = {"class": kind.__name__, "type": kind.config_class.model_type, "prefix": kind.base_model_prefix}
     try:
-        return row | _found(kind, folder, flags)
+        return row | (_found(kind, folder) if saved is None else _tables(kind, saved))
     except Exception as error:  # whatever an architecture raises that cannot be built without a real configuration
         return row | {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"}
 
 
-def _found(kind: type[PreTrainedModel], folder: Path, flags: bool) -> dict[str, Any]:
+def _found(kind: type[PreTrainedModel], folder: Path) -> dict[str, Any]:
     tied = build(kind, True)
     if tied.input is None:
         return {"tokens": False}
@@ -36,30 +40,33 @@ def _found(kind: type[PreTrainedModel], folder: Path, flags: bool) -> dict[str, 
     if tied.output is None:
         alone = not has_head(tied) and groups(tied) == groups(untied)  # nothing that the flag could tie
         return {"tokens": True, "head": False if alone else None, "input": tied.names(tied.input)}
-    row: dict[str, Any] = {"tokens": True, "head": True, "tied": {}}
-    for flag, model in (("true", tied), ("false", untied)):
-        row["tied"][flag] = model.tied
-        in_file = save(model, folder / flag)
-        row[flag] = {
+    saved = {flag: (model, save(model, folder / str(flag))) for flag, model in ((True, tied), (False, untied))}
+    row = _tables(kind, saved) | {"flag": "".join(_decisions(kind)), "settings": dict(_settings(kind, tied))}
+    if len(row["levels"]) > 1:
+        row["decides"] = [_only(kind, place) for place in range(len(row["levels"]))]
+    return row
+
+
+def _tables(kind: type[PreTrainedModel], saved: Saved) -> dict[str, Any]:
+    """Return what the files and the memory of both models of a class with a head say."""
+    row: dict[str, Any] = {"tokens": True, "head": True, "tied": {}, "flag": "", "settings": {}}
+    for flag, (model, in_file) in saved.items():
+        row["tied"][str(flag).lower()] = model.tied
+        row[str(flag).lower()] = {
             "input": model.names(model.input),
             "output": model.names(model.output),
             "shared": model.shared(),
             "input_in_file": in_file["input"],
             "output_in_file": in_file["output"],
         }
+    tied, untied = saved[True][0], saved[False][0]
     row["one_if_untied"] = next((group for group in groups(untied) if set(group) & set(untied.names(untied.input))), [])
-    row["flag"] = "".join(_decisions(kind)) if flags else ""
     row["scaled"] = _uses_flag(kind)
     row["unlike"] = untied.input.weight.shape != untied.output.weight.shape
-    row["settings"] = dict(_settings(kind, tied))
     kept = groups(untied)
     row["more"] = [group for group in groups(tied) if group not in kept and group != tied.shared()]
     usual = kind.config_class()
-    levels = [type(part).__name__ for part in parts_of(usual)]
-    row["levels"] = levels
-    if len(levels) > 1:
-        row["decides"] = [_only(kind, place) for place in range(len(levels))]
-    return row
+    return row | {"levels": [type(part).__name__ for part in parts_of(usual)]}
 
 
 def _only(kind: type[PreTrainedModel], place: int) -> bool:
