@@ -11,7 +11,6 @@ from tiejax.checkpoints.diagnose.tables import Progress
 from tiejax.geometry import uses
 from tiejax.geometry.alignment import alignment
 from tiejax.geometry.equivalence import equivalence, in_blocks
-from tiejax.geometry.linear_maps import canonical_correlations
 from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.lab.studies.diagnosis.open_run import OpenRun
 from tiejax.lab.studies.diagnosis.settings import Settings
@@ -102,13 +101,8 @@ def _alignment_of_tables(run: OpenRun, seed: int, arm: int) -> dict[str, Any]:
 
 def _related(source: np.ndarray, target: np.ndarray) -> dict[str, Any]:
     """Return every similarity score of two tables."""
-    scores = alignment(source, target)
     k = min(NEIGHBOURS, max(1, (len(source) - 1) // 3))
-    return {
-        **{name: getattr(scores, name) for name in ("identity", "procrustes", "least_squares")},
-        "neighbours": neighbour_overlap(source, target, k=k).estimate,
-        "canonical": float(canonical_correlations(source, target).mean()),
-    }
+    return {**alignment(source, target)._asdict(), "neighbours": neighbour_overlap(source, target, k=k).estimate}
 
 
 def _by_set(pairs: Mapping[str, Sequence[Any]], members: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
