@@ -75,7 +75,7 @@ def check_folder(folder: Path | str) -> Checked:
     """
     name = str(folder)
     try:
-        checked = check(open_with_tables(folder, headers=True))
+        checked = check(open_with_tables(folder))
         return checked._replace(folder=name) if isinstance(folder, str) and is_id(folder) else checked
     except CheckpointError as error:
         return Checked(name, None, "cannot say", "", "", str(error))

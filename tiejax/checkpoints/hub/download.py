@@ -52,17 +52,17 @@ def whole_folder(name: str) -> Path:
     return _snapshot(name, None) if is_id(name) else _folder(name)
 
 
-def open_with_tables(name: str | Path, tables: Sequence[str] = (), headers: bool = False) -> Checkpoint:
+def open_with_tables(name: str | Path, tables: Sequence[str] = ()) -> Checkpoint:
     """Open a checkpoint by its path or its id, of which only those shards are downloaded that hold a table.
 
-    name: an id may end in its revision. tables: names of tensors to read, in addition to the tables of a known architecture.
-    headers: read the headers of the other shards too, without downloading these; their tensors are left out if the hub cannot
-    be reached. Raises CheckpointError if it cannot be downloaded or used.
+    Of the other shards only the headers are read; their tensors are left out if the hub cannot be reached. name: an id may end
+    in its revision. tables: names of tensors to read, in addition to the tables of a known architecture. Raises CheckpointError
+    if it cannot be downloaded or used.
     """
     if isinstance(name, Path) or not is_id(name):
         return open_checkpoint(_folder(name))
-    folder = _folder_of_tables(name, tables, headers)
-    checkpoint = open_checkpoint(folder, lambda files: _headers(name, folder, files) if headers else {})
+    folder = _folder_of_tables(name, tables)
+    checkpoint = open_checkpoint(folder, lambda files: _headers(name, folder, files))
     architecture = architecture_of(checkpoint.config)
     places = {tensor.name: tensor.file.name for tensor in checkpoint.tensors.values() if not tensor.file.exists()}
     if architecture and (unlisted := shards_of_tables(architecture, places)):  # tables that the index omits
@@ -77,7 +77,7 @@ def _folder(name: str | Path) -> Path:
         raise CheckpointError(f"{name}: not found; the home directory of that user is not known") from None
 
 
-def _folder_of_tables(name: str, tables: Sequence[str], headers: bool) -> Path:
+def _folder_of_tables(name: str, tables: Sequence[str]) -> Path:
     folder = _snapshot(name, (*SMALL, WEIGHTS))
     if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():  # loaders prefer the single file
         return folder
@@ -85,8 +85,6 @@ def _folder_of_tables(name: str, tables: Sequence[str], headers: bool) -> Path:
     architecture, places = architecture_of(config), index.get("weight_map")
     if not isinstance(places, dict):
         return folder  # an error when it is opened
-    if architecture is None and not tables and not headers:
-        raise CheckpointError(f"{name}: its architecture is not known; download the whole checkpoint and name its folder")
     wanted = set(shards_of_tables(architecture, places) if architecture else ())
     wanted |= {str(places[table]) for table in tables if table in places}
     return _download(name, set(filter(is_name, wanted)))  # other entries are an error when it is opened
