@@ -15,16 +15,8 @@ BLOBS = "blobs"  # folder of the hub's cache to which the links in `snapshots/RE
 
 # Files with the same weights in other formats, which are not rewritten.
 OTHER_FORMATS = (
-    "pytorch_model*.bin",
-    "pytorch_model*.bin.index.json",
-    "tf_model*.h5*",
-    "flax_model*.msgpack*",
-    "*.gguf",
-    "*.onnx*",
-    "*.ot",
-    "*.ckpt*",
-    "consolidated*",
-    "openvino_model*",
+    *("pytorch_model*.bin", "pytorch_model*.bin.index.json", "tf_model*.h5*", "flax_model*.msgpack*", "*.gguf", "*.onnx*"),
+    *("*.ot", "*.ckpt*", "consolidated*", "openvino_model*"),
 )
 OTHER_FOLDERS = ("original", "onnx", "openvino", "coreml")  # with the same weights in other formats
 
