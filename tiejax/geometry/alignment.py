@@ -45,8 +45,12 @@ def alignment(source: Table, target: Table) -> Alignment:
     bases = whitening(products.source_gram), whitening(products.target_gram)
     means = products.source_mean, products.target_mean
     cosines = mapped_cosines(source, target, np.arange(products.rows), means, maps_between(products, bases))
-    scores = norms_and_equality(source, target).cosine, cosines.procrustes, cosines.from_source
-    return Alignment(*map(mean_cosine, scores), float(correlations_of(products, bases).mean()))
+    return Alignment(
+        mean_cosine(norms_and_equality(source, target).cosine),
+        mean_cosine(cosines.procrustes),
+        mean_cosine(cosines.from_source),
+        float(correlations_of(products, bases).mean()),
+    )
 
 
 def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, " tokens"], means: Means, maps: Maps) -> Maps:

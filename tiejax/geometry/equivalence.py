@@ -170,10 +170,15 @@ def equivalence(
         conditional, log_ratio_mean = conditional_distance(predicted, pair, weight)
         case, score = violation(semantic if both else math.nan, conditional)
         asking = weight * np.exp(np.asarray(predicted[:, list(pair)], float)).sum(1)
-        row = {"semantic_distance": semantic, "conditional_distance": conditional, "log_ratio_mean": log_ratio_mean}
-        row |= {"case": case, "score": score, "residual_rms": math.nan, "condition_number": math.nan}
-        if asking.sum() > 0:
-            row["residual_rms"] = optimality_residual(states, table, pair, log_ratios.get(pair, math.nan), asking)
-            row["condition_number"] = condition_number(states, asking)
-        rows.append(row)
+        rows.append(
+            {
+                "semantic_distance": semantic,
+                "conditional_distance": conditional,
+                "log_ratio_mean": log_ratio_mean,
+                "case": case,
+                "score": score,
+                "residual_rms": optimality_residual(states, table, pair, log_ratios.get(pair, math.nan), asking),
+                "condition_number": condition_number(states, asking) if asking.sum() > 0 else math.nan,
+            }
+        )
     return rows
