@@ -23,10 +23,7 @@ MAPS = "maps between the tables"  # a phase of progress; takes most of a minute 
 Arrays = dict[str, np.ndarray]  # by their names in metrics.npz
 # OLMo-1B: similarity of the untied model's output and input tables to the tied model's table (A. Lopardo et al. 2026,
 # arXiv:2603.26663).
-OLMO_1B = {
-    "least_squares": {"output": 0.719, "input": 0.525},
-    "neighbour_overlap": {"output": 0.733, "input": 0.496},
-}
+OLMO_1B = {"least_squares": {"output": 0.719, "input": 0.525}, "neighbour_overlap": {"output": 0.733, "input": 0.496}}
 
 
 def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress: Progress) -> tuple[dict[str, Any], Arrays]:

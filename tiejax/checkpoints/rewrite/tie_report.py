@@ -33,13 +33,8 @@ FACTORS = {
     **{"hyperclovax": (SCALING, 1.0), "falcon_h1": (MULTIPLIER, 1.0)},
 }
 DIVIDED = ("granite", "granitemoe", "granitemoehybrid", "granitemoeshared")  # by `logits_scaling`
-CAP, CAPS = (
-    "final_logit_softcapping",
-    {
-        **{"gemma2": 30.0, "gemma3_text": None, "gemma3n": 30.0, "gemma3n_text": 30.0},
-        **{"vaultgemma": 30.0, "nanochat": 15.0},
-    },
-)
+CAP = "final_logit_softcapping"
+CAPS = {"gemma2": 30.0, "gemma3_text": None, "gemma3n": 30.0, "gemma3n_text": 30.0, "vaultgemma": 30.0, "nanochat": 15.0}
 
 
 Transform = Callable[[np.ndarray], np.ndarray]  # of logits
