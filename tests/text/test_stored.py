@@ -122,6 +122,8 @@ def test_killed_processes(text, tmp_path, phase):
     assert killed.status == -signal.SIGKILL
     assert not list(folder.glob("sentences-*"))
     assert bool(list(folder.glob("incomplete-*"))) == (phase in ("tokenising", "writing"))
+    # An incomplete tokenizer as well.
+    (folder / "incomplete-tokenizer-0-120-0.json").write_text("{")
     found = sentences.prepare([str(text)], folder=folder, **SETTINGS)
     assert not list(folder.glob("incomplete-*"))
     assert [ids for name in SPLITS for ids in listed(found.split(name))] == by_loop(text, found, 12, 6)[0]

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import filelock
 import tokenizers
 
-from tiejax.system.files import replace, sha256
+from tiejax.system.files import sha256
 from tiejax.text import tokenizer as tokenization
 from tiejax.text.errors import CorpusError, first_line
 from tiejax.text.sequences import Progress, Sequences, ignore, read_split, write
@@ -137,7 +137,7 @@ def digest(content: object) -> str:
 
 @contextlib.contextmanager
 def _locked_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Create and lock the folder, and remove the incomplete folders of killed processes.
+    """Create and lock the folder, and remove the incomplete files of killed processes.
 
     say: called with a message before waiting for another process. An OSError without a path is given that of the folder.
     """
@@ -151,7 +151,7 @@ def _locked_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
             held = lock.acquire()
         with held:
             for left in folder.glob(f"{INCOMPLETE}*"):
-                shutil.rmtree(left, ignore_errors=True)
+                _remove(left)
             yield
     except (NotADirectoryError, FileExistsError) as error:
         raise CorpusError(f"data_dir {folder}: {error.strerror}") from None
@@ -159,6 +159,13 @@ def _locked_folder(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         if error.filename is not None:
             raise
         raise OSError(error.errno or errno.EIO, error.strerror or first_line(error), str(folder)) from None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -191,7 +198,13 @@ def _trained_once(folder: Path, name: str, train: Callable[[], tokenizers.Tokeni
             raise CorpusError(f"data_dir {folder}: {path.name} is damaged; remove it to train and prepare again")
         return path.read_bytes()
     model = train().to_str().encode()
-    replace(folder / f"{stem}{hashlib.sha256(model).hexdigest()[:16]}.json", model)
+    path = folder / f"{stem}{hashlib.sha256(model).hexdigest()[:16]}.json"
+    partial = folder / f"{INCOMPLETE}{path.name}"
+    try:
+        partial.write_bytes(model)
+        os.replace(partial, path)
+    finally:
+        _remove(partial)
     return model
 
 
