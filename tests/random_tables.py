@@ -5,6 +5,9 @@ import math
 import numpy as np
 from scipy import linalg
 
+from tiejax.geometry.cross_products import cross_products
+from tiejax.geometry.linear_maps import correlations_of, whitening
+
 
 def gaussian(rows, width, seed=0):
     return np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
@@ -23,6 +26,12 @@ def mean_cosine(mapped, target):
     """Return the mean cosine by a loop over tokens, without tokens that have a zero row."""
     pairs = [(x, y) for x, y in zip(mapped, target, strict=True) if x.any() and y.any()]
     return np.mean([x @ y / math.sqrt(x @ x) / math.sqrt(y @ y) for x, y in pairs])
+
+
+def canonical_correlations(first, second):
+    """Return the canonical correlations of two tables, in descending order."""
+    products = cross_products(first, second)
+    return correlations_of(products, (whitening(products.source_gram), whitening(products.target_gram)))
 
 
 class Reader:

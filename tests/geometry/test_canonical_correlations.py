@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from random_tables import centred, gaussian
+from random_tables import canonical_correlations, centred, gaussian
 from scipy import linalg
 
-from tiejax.geometry.linear_maps import canonical_correlations, largest_chance
+from tiejax.geometry.linear_maps import largest_chance
 
 
 @pytest.mark.parametrize(("first_width", "second_width"), [(6, 6), (4, 7), (7, 4)])

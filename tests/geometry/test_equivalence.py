@@ -13,7 +13,7 @@ from scipy.special import log_softmax, rel_entr
 from tiejax.geometry import equivalence as measures
 from tiejax.geometry import optimality
 from tiejax.geometry.equivalence import conditional_distance, jensen_shannon, semantic_distance, violation
-from tiejax.geometry.optimality import conditioning, optimality_residual
+from tiejax.geometry.optimality import condition_number, optimality_residual
 from tiejax.lab.studies.exor import contexts as exor_contexts
 from tiejax.lab.studies.exor import ensemble as exor_ensemble
 from tiejax.lab.studies.exor.settings import Settings
@@ -66,13 +66,24 @@ def counting(tokens, position):
     return logits - np.log(np.exp(logits).sum(1, keepdims=True))
 
 
+def semantic(predict, tokens, position, pair, weight=None):
+    """Return the semantic distance, with equal weights by default."""
+    weight = np.ones(len(tokens)) if weight is None else weight
+    return semantic_distance(predict, tokens, position, pair, weight, predict(tokens, position))
+
+
+def conditional(log_probabilities, pair):
+    """Return the conditional distance with equal weights."""
+    return conditional_distance(log_probabilities, pair, np.full(len(log_probabilities), 1 / len(log_probabilities)))
+
+
 @pytest.mark.parametrize("block", [7, 256])
-def test_semantic_distance_against_a_loop(block):
+def test_semantic_distance_against_a_loop(monkeypatch, block):
+    monkeypatch.setattr(measures, "BLOCK", block)
     rng = np.random.default_rng(2)
     tokens, position, weight = rng.integers(0, 5, (20, 5)), rng.integers(0, 5, 20), rng.uniform(size=20)
     weight[[3, 8, 11]] = 0  # contexts that never occur
     total = share = 0.0
-    holding = [0, 0]
     for row, asked, w in zip(tokens, position, weight, strict=True):
         places = [place for place in range(5) if place != asked and row[place] in (1, 2)]
         changes = []
@@ -83,11 +94,15 @@ def test_semantic_distance_against_a_loop(block):
             changes.append(distance.jensenshannon(p, q) ** 2)
         if places:
             total, share = total + w * np.mean(changes), share + w
-        for k in (0, 1):
-            holding[k] += w > 0 and any(row[place] == k + 1 for place in places)
-    found = semantic_distance(counting, tokens, position, (1, 2), weight, block=block)
-    assert found.distance == pytest.approx(total / share, rel=1e-9)
-    assert list(found.contexts) == holding
+    found, both = semantic(counting, tokens, position, (1, 2), weight)
+    assert found == pytest.approx(total / share, rel=1e-9)
+    assert both
+
+
+def test_both_symbols_occur_only_in_contexts_with_a_probability():
+    tokens, position = np.array([[1, 0], [2, 0], [1, 2]]), np.array([1, 1, 1])
+    assert semantic(counting, tokens, position, (1, 2), np.array([1.0, 1, 0]))[1]
+    assert not semantic(counting, tokens, position, (1, 2), np.array([1.0, 0, 1]))[1]
 
 
 def test_two_flips_do_not_cancel_in_a_parity():
@@ -97,18 +112,17 @@ def test_two_flips_do_not_cancel_in_a_parity():
         return log(np.eye(2)[(tokens == 1).sum(1) % 2])
 
     tokens = np.array([[9, 1, 1, 7], [9, 1, 0, 7]])
-    found = semantic_distance(parity, tokens, np.zeros(2, int), (0, 1))
-    assert found.distance == pytest.approx(LN2)
-    assert semantic_distance(parity, tokens, np.zeros(2, int), (7, 8)).distance == pytest.approx(0)
+    assert semantic(parity, tokens, np.zeros(2, int), (0, 1))[0] == pytest.approx(LN2)
+    assert semantic(parity, tokens, np.zeros(2, int), (7, 8)) == (pytest.approx(0), False)
 
 
 def test_symbols_absent_from_all_contexts():
-    found = semantic_distance(counting, np.array([[3, 1, 0]]), np.array([1]), (1, 2))  # only where the model is asked
-    assert math.isnan(found.distance)
-    assert found.contexts == (0, 0)
+    found, both = semantic(counting, np.array([[3, 1, 0]]), np.array([1]), (1, 2))  # only where the model is asked
+    assert math.isnan(found)
+    assert not both
 
 
-def test_a_predictor_sees_one_shape_and_must_return_log_probabilities():
+def test_a_predictor_sees_one_shape(monkeypatch):
     shapes = []
 
     def predict(tokens, position):
@@ -117,14 +131,10 @@ def test_a_predictor_sees_one_shape_and_must_return_log_probabilities():
 
     rng = np.random.default_rng(3)
     tokens = rng.integers(0, 3, (10, 4))
-    found = measures.predictions(predict, tokens, np.zeros(10, int), block=4)
+    monkeypatch.setattr(measures, "BLOCK", 4)
+    found = measures.in_blocks(predict, tokens, np.zeros(10, int))
     np.testing.assert_array_equal(found, counting(tokens, None))
     assert set(shapes) == {((4, 4), (4,))}
-    message = r"^predict: expected log probabilities, with a logsumexp of 0, got 1; apply log_softmax$"
-    with pytest.raises(ValueError, match=message):
-        measures.predictions(lambda *asked: counting(*asked) + 1, tokens, np.zeros(10, int))
-    with pytest.raises(ValueError, match=r"^predict: expected \[256, vocabulary\] for 256 contexts, got \[10\]$"):
-        measures.predictions(lambda *asked: np.zeros(10), tokens, np.zeros(10, int))
 
 
 def test_conditional_distance_against_a_loop():
@@ -137,44 +147,35 @@ def test_conditional_distance_against_a_loop():
         share.append(w * (row[3] + row[1]))
         divergence.append(distance.jensenshannon(within, within[::-1]) ** 2)
         ratio.append(math.log(row[3] / row[1]))
-    found = conditional_distance(known, (3, 1), weight)
-    assert found.distance == pytest.approx(np.average(divergence, weights=share))
-    assert found.log_ratio_mean == pytest.approx(np.average(ratio, weights=share))
-    assert found.log_ratio_rms == pytest.approx(math.sqrt(np.average(np.square(ratio), weights=share)))
-    assert found.asked == pytest.approx(np.sum(share) / np.sum(weight))
+    distances = np.average(divergence, weights=share), np.average(ratio, weights=share)
+    assert conditional_distance(known, (3, 1), weight / weight.sum()) == pytest.approx(distances)
 
 
 def test_contexts_that_do_not_ask_for_a_pair_have_no_weight():
     known = log([[0.09, 0.81, 0.1], [0, 0, 1], [1e-9, 2e-10, 1 - 1.2e-9]])
-    found = conditional_distance(known, (0, 1))
-    assert found.log_ratio_mean == pytest.approx(-math.log(9))
-    assert found.log_ratio_rms == pytest.approx(math.log(9))
-    assert found.distance == pytest.approx(0.1 * math.log(0.2) + 0.9 * math.log(1.8))  # KL of .1/.9 from .5/.5
-    never = conditional_distance(known[1:], (0, 1))
-    assert (never.distance, math.isnan(never.log_ratio_rms), never.asked < 1e-8) == (0, True, True)
+    found, log_ratio_mean = conditional(known, (0, 1))
+    assert log_ratio_mean == pytest.approx(-math.log(9))
+    assert found == pytest.approx(0.1 * math.log(0.2) + 0.9 * math.log(1.8))  # KL of .1/.9 from .5/.5
+    assert conditional(known[1:], (0, 1)) == (0, pytest.approx(math.nan, nan_ok=True))
 
 
 def test_a_small_log_ratio_and_an_infinite_one():
     """A small log ratio l gives l^2 / 8; a symbol that is impossible, ln 2."""
-    small, wide = (
-        conditional_distance(log([[1 / (1 + math.exp(-x)), 1 / (1 + math.exp(x))]]), (0, 1)) for x in (0.01, math.inf)
-    )
-    assert small.distance == pytest.approx(0.01**2 / 8, rel=1e-4)
-    assert wide.distance == pytest.approx(LN2)
-    assert (wide.log_ratio_mean, wide.log_ratio_rms) == (math.inf, math.inf)
+    small, wide = (conditional(log([[1 / (1 + math.exp(-x)), 1 / (1 + math.exp(x))]]), (0, 1)) for x in (0.01, math.inf))
+    assert small[0] == pytest.approx(0.01**2 / 8, rel=1e-4)
+    assert wide == (pytest.approx(LN2), math.inf)
 
 
 def test_four_cases_and_their_score():
-    assert violation(0.001, 0.002).case == "holds: same"
-    assert violation(0.5, 0.3).case == "holds: different"
+    assert violation(0.001, 0.002)[0] == "holds: same"
+    assert violation(0.5, 0.3)[0] == "holds: different"
     assert violation(0.0, 0.368) == ("fails: same meaning", pytest.approx(math.log(0.388 / 0.02)))
     assert violation(LN2, 0.0) == ("fails: same use", pytest.approx(-math.log((LN2 + 0.02) / 0.02)))
-    assert violation(0.3, 0.0, threshold=0.4).case == "holds: same"
-    assert violation(math.nan, 0.0).case == "unknown"
+    assert violation(math.nan, 0.0)[0] == "unknown"
 
 
 def test_the_threshold_is_about_forty_to_sixty():
-    rounded = conditional_distance(log([[0.4, 0.6]]), (0, 1)).distance
+    rounded = conditional(log([[0.4, 0.6]]), (0, 1))[0]
     assert round(rounded, 3) == measures.THRESHOLD
 
 
@@ -186,99 +187,61 @@ def test_optimality_residual_against_a_loop():
     found = optimality_residual(states, table, (4, 1), truth, weight)
     rows = [k for k in range(9) if k not in (2, 5)]
     residual = [abs(sum(states[k][i] * (table[4][i] - table[1][i]) for i in range(4)) - truth[k]) for k in rows]
-    assert found.rms == pytest.approx(math.sqrt(np.average(np.square(residual), weights=weight[rows])))
-    assert found.mean == pytest.approx(np.average(residual, weights=weight[rows]))
-    assert found.largest == pytest.approx(max(residual))
+    assert found == pytest.approx(math.sqrt(np.average(np.square(residual), weights=weight[rows])))
     # The optimal table: h . (e1 - e2) = truth where the states allow it.
     table[4] = table[1] + np.linalg.lstsq(states[:4], truth[[0, 1, 3, 4]], rcond=None)[0]
-    assert optimality_residual(states[:4], table, (4, 1), truth[[0, 1, 3, 4]]).largest < 1e-9
+    assert optimality_residual(states[:4], table, (4, 1), truth[[0, 1, 3, 4]], np.ones(4)) < 1e-9
 
 
 def test_the_residual_of_an_impossible_symbol_is_measured_from_sure():
     states, table = np.array([[1.0], [-6.0], [7.0]]), np.array([[1.0], [0.0]])
-    found = optimality_residual(states, table, (0, 1), np.array([np.inf, -np.inf, -np.inf]))
+    found = optimality_residual(states, table, (0, 1), np.array([np.inf, -np.inf, -np.inf]), np.ones(3))
     sure = optimality.SURE
-    assert found.mean == pytest.approx((sure - 1 + 0 + sure + 7) / 3)
-    assert math.isnan(optimality_residual(states, table, (0, 1), math.nan).rms)
+    assert found == pytest.approx(math.sqrt(((sure - 1) ** 2 + 0 + (sure + 7) ** 2) / 3))
+    assert math.isnan(optimality_residual(states, table, (0, 1), math.nan, np.ones(3)))
 
 
-def test_conditioning_against_numpy():
+def test_condition_number_against_numpy():
     rng = np.random.default_rng(6)
     states, times = rng.normal(size=(7, 3)), np.array([1, 2, 0, 1, 3, 1, 1])
-    repeated = np.repeat(states, times, axis=0)
-    found = conditioning(states, times.astype(float))
-    assert found.condition_number == pytest.approx(np.linalg.cond(repeated))
-    q = np.linalg.svd(repeated, compute_uv=False)
-    q /= q.sum()
-    assert found.effective_rank == pytest.approx(np.prod(q**-q))
+    assert condition_number(states, times.astype(float)) == pytest.approx(np.linalg.cond(np.repeat(states, times, axis=0)))
 
 
-def test_conditioning_of_known_spectra():
+def test_condition_number_of_known_spectra():
     basis = np.linalg.qr(np.random.default_rng(7).normal(size=(5, 5)))[0]
-    assert conditioning(basis) == pytest.approx((1, 5))
-    assert conditioning(basis * [1, 1, 1, 1, 0.1]).condition_number == pytest.approx(10)
     one = np.outer(np.arange(1.0, 9), [1, 2, 3]).astype(np.float32)
-    assert conditioning(one) == (math.inf, pytest.approx(1, abs=1e-5))
-    assert conditioning(basis[:4]).condition_number == math.inf  # four states span no five dimensions
-
-
-@pytest.mark.parametrize(
-    ("pair", "options", "message"),
-    [
-        ((1, 1), {}, r"pair \(1, 1\): expected two different symbols in 0\.\.2"),
-        ((1, 3), {}, r"pair \(1, 3\): expected two different symbols in 0\.\.2"),
-        ((1, 2), {"weight": np.array([0.0, 0.0])}, "weight: expected finite weights >= 0, at least one of them above 0"),
-        ((1, 2), {"weight": np.array([1.0, np.nan])}, "weight: expected finite weights >= 0, at least one of them above 0"),
-        ((1, 2), {"table": np.zeros((3, 4))}, "states, table: give both or neither"),
-        ((1, 2), {"log_ratios": {(1, 2): 0.0}}, "log_ratios: the optimality residual also needs states and table"),
-    ],
-)
-def test_bad_input_is_named(pair, options, message):
-    tokens = np.array([[0, 1], [0, 2]])
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        measures.equivalence(counting, tokens, np.zeros(2, int), [pair], **options)
-    with pytest.raises(ValueError, match=r"^contexts: expected at least one, got none$"):
-        measures.equivalence(counting, tokens[:0], np.zeros(0, int), [(1, 2)])
+    # Four states span no five dimensions.
+    for states, wanted in ((basis, 1), (basis * [1, 1, 1, 1, 0.1], 10), (one, math.inf), (basis[:4], math.inf)):
+        assert condition_number(states, np.ones(len(states))) == pytest.approx(wanted)
 
 
 def test_a_row_has_the_results_of_all_functions():
-    """And None, not an error, for a pair that no context asks for."""
+    """And NaN, not an error, for a pair that no context asks for."""
     rng = np.random.default_rng(8)
-    tokens, position, weight = rng.integers(0, 3, (9, 4)), np.zeros(9, int), rng.uniform(size=9)
-    states, table, truth = rng.normal(size=(9, 2)), rng.normal(size=(4, 2)), rng.normal(size=9)
+    tokens, position, weight = rng.integers(0, 3, (9, 4)), np.zeros(9, int), rng.dirichlet(np.ones(9))
+    states, table, truth = rng.normal(size=(9, 2)), rng.normal(size=(5, 2)), rng.normal(size=9)
 
     def predict(*asked):
         return np.pad(counting(*asked), ((0, 0), (0, 2)), constant_values=-np.inf)
 
-    options = {"weight": weight, "states": states, "table": np.pad(table, ((0, 1), (0, 0))), "log_ratios": {(0, 1): truth}}
-    asked, never = measures.equivalence(predict, tokens, position, [(0, 1), (3, 4)], **options)
+    pairs = [(0, 1), (3, 4)]
+    asked, never = measures.equivalence(predict, tokens, position, pairs, 3 * weight, states, table, {(0, 1): truth})
     asking = weight * np.exp(predict(tokens, position))[:, :2].sum(1)
-    semantic = semantic_distance(predict, tokens, position, (0, 1), weight)
-    conditional = conditional_distance(predict(tokens, position), (0, 1), weight)
+    distance, _ = semantic(predict, tokens, position, (0, 1), weight)
+    conditional_of_pair, log_ratio_mean = conditional_distance(predict(tokens, position), (0, 1), weight)
+    case, score = violation(distance, conditional_of_pair)
     expected = {
-        "first": 0,
-        "second": 1,
-        "contexts_first": semantic.contexts[0],
-        "contexts_second": semantic.contexts[1],
-        "semantic_distance": semantic.distance,
-        "conditional_distance": conditional.distance,
-        "log_ratio_mean": conditional.log_ratio_mean,
-        "log_ratio_rms": conditional.log_ratio_rms,
-        "asked": conditional.asked,
-        **violation(semantic.distance, conditional.distance)._asdict(),
+        "semantic_distance": distance,
+        "conditional_distance": conditional_of_pair,
+        "log_ratio_mean": log_ratio_mean,
+        "score": score,
         "residual_rms": math.sqrt(np.average((states @ (table[0] - table[1]) - truth) ** 2, weights=asking)),
-        "residual_mean": np.average(abs(states @ (table[0] - table[1]) - truth), weights=asking),
-        "residual_largest": max(abs(states @ (table[0] - table[1]) - truth)),
         "condition_number": np.linalg.cond(states * np.sqrt(asking)[:, None]),
-        "effective_rank": conditioning(states, asking).effective_rank,
     }
-    assert asked.pop("case") == expected.pop("case")
+    assert asked.pop("case") == case
     assert asked == pytest.approx(expected)
-    assert {name for name, value in never.items() if value is None} == {
-        *("semantic_distance", "log_ratio_mean", "log_ratio_rms", "score"),
-        *("residual_rms", "residual_mean", "residual_largest", "condition_number", "effective_rank"),
-    }
-    assert (never["case"], never["asked"], never["contexts_first"]) == ("unknown", 0, 0)
+    assert (never.pop("case"), never.pop("conditional_distance")) == ("unknown", 0)
+    assert all(math.isnan(value) for value in never.values())
 
 
 def everywhere(task):
@@ -315,16 +278,16 @@ def test_what_each_variant_plants_by_its_definition(variant, cases):
     """`unknown`: symbol 1 never occurs in dh and no-dh, so no context determines its meaning."""
     task = EXor(4, *VARIANTS[variant])
     known, weight = everywhere(task)
-    rows = measures.equivalence(best(task), known.tokens, known.position, [ZERO, ONE, PARITY, ACROSS], weight=weight)
+    states, table = np.ones((len(weight), 1)), np.ones((task.vocabulary, 1))
+    asked = known.tokens, known.position, [ZERO, ONE, PARITY, ACROSS]
+    rows = measures.equivalence(best(task), *asked, weight, states, table, {})
     assert [row["case"] for row in rows] == cases
     assert [row["semantic_distance"] for row in rows] == pytest.approx([0, 0, LN2, LN2], abs=1e-12)
     p = task.probability
-    for row, pair, bit in zip(rows, (ZERO, ONE), ("zero", "one"), strict=False):
+    for row, pair in zip(rows, (ZERO, ONE), strict=False):
         if min(p[symbol] for symbol in pair) > 0:
             assert row["log_ratio_mean"] == pytest.approx(math.log(p[pair[0]] / p[pair[1]]))
-            assert row["log_ratio_rms"] == pytest.approx(abs(row["log_ratio_mean"]), abs=1e-9)
-        assert row["asked"] == pytest.approx(weight @ (known.bit == ("zero", "one").index(bit)))
-    assert (rows[2]["asked"], rows[2]["log_ratio_mean"]) == (0, None)
+    assert math.isnan(rows[2]["log_ratio_mean"])  # no context asks for a parity
 
 
 class Trained:
@@ -360,9 +323,7 @@ class Trained:
         target = log(self.known.target)
         with np.errstate(invalid="ignore"):
             truth = {pair: target[:, pair[0]] - target[:, pair[1]] for pair in pairs}
-        rows = measures.equivalence(
-            predict, *asked, pairs, weight=self.weight, states=states(*asked), table=table, log_ratios=truth
-        )
+        rows = measures.equivalence(predict, *asked, pairs, self.weight, states(*asked), table, truth)
         return dict(zip(pairs, rows, strict=True))
 
     def members(self, chosen):
@@ -401,7 +362,6 @@ def test_models_that_solved_exor_show_the_planted_cases(trained):
         assert rows[ACROSS]["case"] == "holds: different"
         assert rows[ACROSS]["semantic_distance"] > 0.5
         assert rows[ACROSS]["residual_rms"] < 1
-        assert 1 <= rows[ACROSS]["effective_rank"] <= 4
         if main:
             assert rows[ONE]["case"] == "holds: same"
             assert abs(rows[ONE]["log_ratio_mean"]) < 0.25

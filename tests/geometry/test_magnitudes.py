@@ -3,11 +3,11 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from random_tables import gaussian
+from random_tables import canonical_correlations, gaussian
 
 from tiejax.geometry.alignment import alignment, mapped_cosines
 from tiejax.geometry.cross_products import cross_products
-from tiejax.geometry.linear_maps import canonical_correlations, correlations_of, maps_between, whitening
+from tiejax.geometry.linear_maps import maps_between, whitening
 from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.geometry.norms import norms_and_equality
 
@@ -34,7 +34,6 @@ def measures(source, target):
     return [
         *found[:3],
         *canonical_correlations(source, target),
-        *correlations_of(products, (whitening(products.source_gram), whitening(products.target_gram))),
         neighbour_overlap(source, target, k=5, sample=40).estimate,
         *np.concatenate(cosines),
         *norms_and_equality(source, target).cosine,

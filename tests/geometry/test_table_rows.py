@@ -3,13 +3,13 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from random_tables import Reader, centred, gaussian, mean_cosine, sampled, shares_by_loop
+from random_tables import Reader, canonical_correlations, centred, gaussian, mean_cosine, sampled, shares_by_loop
 from scipy import linalg
 
 from tiejax.geometry import table_rows
 from tiejax.geometry.alignment import alignment, mapped_cosines
 from tiejax.geometry.cross_products import cross_products
-from tiejax.geometry.linear_maps import Maps, canonical_correlations
+from tiejax.geometry.linear_maps import Maps
 from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.geometry.norms import norms_and_equality
 
@@ -55,22 +55,6 @@ def test_a_reader_is_asked_only_for_blocks(monkeypatch, dtype):
     source.largest = target.largest = 0
     norms_and_equality(source, target)
     assert 0 < source.largest == target.largest <= 25
-
-
-def test_tables_that_do_not_fit_raise_value_error():
-    table = gaussian(10, 4)
-    with pytest.raises(ValueError, match="10 and 9 rows"):
-        alignment(table, gaussian(9, 4))
-    with pytest.raises(ValueError, match=r"table: expected the shape \[rows, width\].*, got \(10,\)"):
-        canonical_correlations(table, table[:, 0])
-    for rows in ([], [3, 3], [5, 2], [-1, 2], [4, 10]):
-        with pytest.raises(ValueError, match="ascending, without repeats, from 0 to 9"):
-            mapped_cosines(table, table, np.array(rows, int), MEANS, MAPS)
-    for k in (0, 10):
-        with pytest.raises(ValueError, match="k: expected 1 to 9 neighbours in tables of 10 rows"):
-            neighbour_overlap(table, table, k=k)
-    with pytest.raises(ValueError, match="at least 2"):
-        neighbour_overlap(table, table, k=1, sample=1)
 
 
 def test_an_error_about_a_value_that_is_not_finite_names_its_row(monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tiejax import models
-from tiejax.models.embeddings import restarting_positions
+from tiejax.models.language_model import restarting_positions
 
 VOCABULARY, WIDTH, LENGTH = 40, 8, 24
 SENTENCES = [4, 9, 9, 24, 4, 9, 9]  # few lengths, since each is compiled separately

@@ -4,33 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from tiejax.checkpoints.hub import families, locate
 from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, Tensor, named
 from tiejax.checkpoints.hub.download import is_id, open_with_tables
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import (
-    FLAG,
-    Flag,
-    flag_of,
-    levels,
-    stated,
-    states_of,
-    tied_by,
-    title_of,
-    with_flag,
-    word_of,
-)
-from tiejax.checkpoints.hub.locate import (
-    called,
-    candidates,
-    extra_prefix,
-    plain,
-    read_by_all,
-    stored_under,
-    unknown,
-    wrapped,
-    wrapper_of,
-)
 from tiejax.checkpoints.hub.stored import Stored, copies_of_untied, further_groups, odd_one, stored_of, stored_tables
 
 Answer = Literal["agrees", "disagrees", "cannot say"]
@@ -75,7 +53,7 @@ def check_folder(folder: Path | str) -> Checked:
     """
     name = str(folder)
     try:
-        checked = check(open_with_tables(folder, headers=True))
+        checked = check(open_with_tables(folder))
         return checked._replace(folder=name) if isinstance(folder, str) and is_id(folder) else checked
     except CheckpointError as error:
         return Checked(name, None, "cannot say", "", "", str(error))
@@ -87,18 +65,20 @@ def check(checkpoint: Checkpoint, equal: bool = False) -> Checked:
     Reads headers, and table bytes only where two tables are stored. equal: whether these are known to be bitwise equal, so that
     they are not read.
     """
-    tables, flag = stored_tables(checkpoint, equal), flag_of(checkpoint.config)
+    tables, flag = stored_tables(checkpoint, equal), families.flag_of(checkpoint.config)
     answer, reason, edit = _with_faults(checkpoint, judged(checkpoint, tables))
     sets = (f"{checkpoint.twice}; `untie`, `tie` and `factorise` refuse this folder.",) if checkpoint.twice else ()
     follows = (*sets, *_consequences(tables, flag))
-    return Checked(str(checkpoint.folder), title_of(checkpoint.config), answer, tables.words, flag.where, reason, follows, edit)
+    return Checked(
+        str(checkpoint.folder), families.title_of(checkpoint.config), answer, tables.words, flag.where, reason, follows, edit
+    )
 
 
 def _with_faults(checkpoint: Checkpoint, judgement: Judgement) -> Judgement:
     """Add the faults of names and index to a judgement of the tables."""
     faults = []
-    if names := wrapped(checkpoint):
-        found = f"loaders find no tensor under the prefix {wrapper_of(names[0])} ({named(names)})"
+    if names := locate.wrapped(checkpoint):
+        found = f"loaders find no tensor under the prefix {locate.wrapper_of(names[0])} ({named(names)})"
         faults.append((found, "remove that prefix from all names"))
     if prefix := foreign_prefix(checkpoint):
         found = f"loaders find no tensor under the prefix {prefix}, with which all names begin"
@@ -133,16 +113,16 @@ def as_untied(checkpoint: Checkpoint, tables: Stored) -> tuple[Checkpoint, dict[
     copies = dict[str, Tensor]()
     if tables.architecture is not None and tables.input is not None:
         copies = copies_of_untied(checkpoint, tables.architecture, tables.input)
-    config = with_flag(checkpoint.config, False)
+    config = families.with_flag(checkpoint.config, False)
     return checkpoint._replace(config=config, tensors={**checkpoint.tensors, **copies}), copies
 
 
 def _judged(checkpoint: Checkpoint, tables: Stored) -> Judgement:
     relation, architecture = tables.relation, tables.architecture
     if architecture is None:
-        return _cannot_say(unknown(checkpoint))
+        return _cannot_say(locate.unknown(checkpoint))
     if relation == "nothing":
-        may_be = candidates(checkpoint)
+        may_be = locate.candidates(checkpoint)
         found = f"; tensors that may be: {may_be}" if may_be else ""
         return _cannot_say(f"no tensor has the name of a table of {architecture.name}{found}")
     if relation == "headless":
@@ -151,7 +131,7 @@ def _judged(checkpoint: Checkpoint, tables: Stored) -> Judgement:
         return _cannot_say("whether its values are those of the other table cannot be read from the file")
     judgement = _by_version(checkpoint, tables, architecture)
     both = [table for table in (tables.input, tables.output) if table is not None]
-    if judgement.answer == "agrees" and (reason := read_by_all(checkpoint, architecture, both)):
+    if judgement.answer == "agrees" and (reason := locate.read_by_all(checkpoint, architecture, both)):
         return _cannot_say(reason)
     if levels := contradiction(checkpoint.config):
         # The transformers library reads one of the levels; other loaders may read the other.
@@ -170,11 +150,11 @@ def _headless(checkpoint: Checkpoint, tables: Stored) -> Judgement:
     alone = tables.architecture.name.endswith(("Encoder", "EncoderModel", "Decoder")) or not checkpoint.config.get(TWO, True)
     if alike is None or tables.input is None or alone:
         return agrees
-    if not any(called(plain(tables.input.name), name) for name in alike.input):
+    if not any(locate.called(locate.plain(tables.input.name), name) for name in alike.input):
         alike = alike.bare
     found = dict[str, Judgement | None]()
     for version in sorted(alike.separate):
-        tied = tied_by(checkpoint.config, alike, version)
+        tied = families.tied_by(checkpoint.config, alike, version)
         found[version] = None if tied else _by_separate(checkpoint, alike, tables.input, version, tied is None)
     missing = {version: judgement for version, judgement in found.items() if judgement is not None}
     if not missing:
@@ -185,9 +165,9 @@ def _headless(checkpoint: Checkpoint, tables: Stored) -> Judgement:
 
 def _by_version(checkpoint: Checkpoint, tables: Stored, architecture: Architecture) -> Judgement:
     """Judge by what each major version of the transformers library does; "cannot say" where they differ."""
-    states, found = states_of(checkpoint.config), dict[str, Judgement]()  # by version
+    states, found = families.states_of(checkpoint.config), dict[str, Judgement]()  # by version
     for version, ties in sorted(architecture.ties.items()):
-        tied = tied_by(checkpoint.config, architecture, version)
+        tied = families.tied_by(checkpoint.config, architecture, version)
         if tied is None and ties == "by flag":
             return _cannot_say("the configuration does not say whether they are tied")
         # A class whose tables are always one keeps a second one if it is stored and the flag says untied.
@@ -252,11 +232,11 @@ def _by_separate(
     separate = architecture.separate.get(version, ())
     own = [name for name in architecture.input if name not in separate]  # of the first table, in several versions
     for names in ([own] if separate and own else []) + [[name] for name in separate]:
-        spelled = [stored_under(checkpoint, architecture, table, name) for name in names]
+        spelled = [locate.stored_under(checkpoint, architecture, table, name) for name in names]
         if not any(name in checkpoint.tensors for name in spelled):
             return Judgement("disagrees", f"{names[0]} is missing, so that loaders initialise it at random", None)
     for group in () if flag else architecture.more.get(version, ()):
-        spelled = [stored_under(checkpoint, architecture, table, name) for name in group]
+        spelled = [locate.stored_under(checkpoint, architecture, table, name) for name in group]
         missing = [name for name in spelled if name not in checkpoint.tensors]
         if 0 < len(missing) < len(spelled):
             why = "so that loaders initialise it, since the flag does not make it one with the others"
@@ -291,7 +271,7 @@ def foreign_prefix(checkpoint: Checkpoint) -> str:
     architecture, table = tables.architecture, tables.input or tables.output
     if architecture is None or table is None:
         return ""
-    prefix = extra_prefix(architecture, table)
+    prefix = locate.extra_prefix(architecture, table)
     return "" if prefix == f"{architecture.prefix}." or not architecture.output else prefix
 
 
@@ -316,7 +296,7 @@ def _cannot_say(reason: str) -> Judgement:
     return Judgement("cannot say", reason, None)
 
 
-def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
+def _consequences(tables: Stored, flag: families.Flag) -> tuple[str, ...]:
     """Return the consequences for loaders and tools, one sentence each."""
     relation, tied, lines = tables.relation, flag.tied, []
     if tables.architecture is None or not tables.architecture.output or relation == "nothing":
@@ -325,7 +305,7 @@ def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
     if tied and relation in ("differ", "scaled", "shapes") and not never:
         lines.append("transformers 4 replaces the output table by the input table; transformers 5 keeps both, with a warning.")
         lines.append("Inference engines that read only the flag load one table.")
-        if SHARED in tables.architecture.kept and tables.input is not None and not called(tables.input.name, SHARED):
+        if SHARED in tables.architecture.kept and tables.input is not None and not locate.called(tables.input.name, SHARED):
             lines.append(f"{SHARED} is not stored: transformers 4.50 uses the output table in its place, for the input too.")
     if relation == "one" and (tied is False or never):
         lines.append(
@@ -353,14 +333,14 @@ def _consequences(tables: Stored, flag: Flag) -> tuple[str, ...]:
 
 def contradiction(config: dict[str, Any]) -> str | None:
     """Describe the contradiction between the flags at two levels of a configuration; return None if there is none."""
-    values = [value for part in levels(config).values() if (value := stated(part)) is not None]
+    values = [value for part in families.levels(config).values() if (value := families.stated(part)) is not None]
     if len(set(values)) < 2:
         return None
-    top, inner = map(word_of, values)
-    return f"{FLAG} is {top} at the top level and {inner} in text_config, and loaders read one or the other"
+    top, inner = map(families.word_of, values)
+    return f"{families.FLAG} is {top} at the top level and {inner} in text_config, and loaders read one or the other"
 
 
 def _set(config: dict[str, Any], tied: bool) -> str:
     """Return the edit that sets the flag wherever a loader may read it."""
-    both = " at the top level and in text_config" if len(levels(config)) > 1 else ""
-    return f"set {FLAG} to {word_of(tied)}{both} in config.json"
+    both = " at the top level and in text_config" if len(families.levels(config)) > 1 else ""
+    return f"set {families.FLAG} to {families.word_of(tied)}{both} in config.json"

@@ -9,33 +9,26 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from tiejax.geometry import table_rows as tables
 from tiejax.geometry.cross_products import cross_products
-from tiejax.geometry.linear_maps import Maps, least_squares_map, orthogonal_map
-from tiejax.geometry.table_rows import (
-    Rows,
-    Table,
-    check_rows,
-    check_tables,
-    exponents,
-    read_ahead,
-    read_rows,
-    row_blocks,
-    row_cosines,
-)
+from tiejax.geometry.linear_maps import Maps, correlations_of, maps_between, whitening
+from tiejax.geometry.norms import norms_and_equality
+from tiejax.geometry.table_rows import Rows, Table
 
 Means = tuple[Float[np.ndarray, " source"], Float[np.ndarray, " target"]]
 
 
 class Alignment(NamedTuple):
-    """Mean cosine between a token's mapped source row and its target row, for each map.
+    """Similarity of two tables: mean cosines between a token's mapped source row and its target row, and correlations.
 
-    Tokens for which one of the two vectors is exactly zero have no cosine and are left out. A score is None if no token has a
-    cosine under its map, and `identity` also if the widths differ.
+    Tokens for which one of the two vectors is exactly zero have no cosine and are left out. A cosine is None if no token has
+    one under its map, and `identity` also if the widths differ. canonical: the mean canonical correlation.
     """
 
     identity: float | None
     procrustes: float | None
     least_squares: float | None
+    canonical: float
 
 
 def alignment(source: Table, target: Table) -> Alignment:
@@ -47,22 +40,17 @@ def alignment(source: Table, target: Table) -> Alignment:
     rows raises it. The other maps are f(x) = x W on tables centred on their means. procrustes: W = U V^T, where U S V^T = X^T Y
     is the thin SVD (orthogonal; for different widths, with orthonormal rows or columns). least_squares: W = (X^T X)^+ X^T Y. It
     is fitted to the tokens that it scores, so two independent Gaussian tables score about sqrt(width / (rows - 1)), not 0.
-
-    Raises ValueError if the numbers of rows differ.
     """
-    fitted = cross_products(source, target)
-    maps = np.hstack([map_in_float32(each) for each in (orthogonal_map(fitted.cross), least_squares_map(fitted))])
-    width = target.shape[1]
-    scores: dict[str, list[np.ndarray]] = {"identity": [], "procrustes": [], "least_squares": []}
-    for block in row_blocks(fitted.rows, 4 * max(source.shape[1], 2 * width)):
-        x, y = read_rows(source, block), read_rows(target, block)
-        if source.shape[1] == width:
-            scores["identity"].append(row_cosines(x, y))
-        x, y = _centred(x, fitted.source_mean), _centred(y, fitted.target_mean)
-        mapped = x @ maps
-        scores["procrustes"].append(row_cosines(mapped[:, :width], y))
-        scores["least_squares"].append(row_cosines(mapped[:, width:], y))
-    return Alignment(**{name: _mean(np.concatenate(parts)) if parts else None for name, parts in scores.items()})
+    products = cross_products(source, target)
+    bases = whitening(products.source_gram), whitening(products.target_gram)
+    means = products.source_mean, products.target_mean
+    cosines = mapped_cosines(source, target, np.arange(products.rows), means, maps_between(products, bases))
+    return Alignment(
+        mean_cosine(norms_and_equality(source, target).cosine),
+        mean_cosine(cosines.procrustes),
+        mean_cosine(cosines.from_source),
+        float(correlations_of(products, bases).mean()),
+    )
 
 
 def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, " tokens"], means: Means, maps: Maps) -> Maps:
@@ -70,19 +58,17 @@ def mapped_cosines(source: Table, target: Table, rows: Int[np.ndarray, " tokens"
 
     cos((x_i - m) W, y_i - k) for procrustes and from_source, cos((y_i - k) W, x_i - m) for from_target; NaN where a vector is
     zero. rows: ascending. means: m and k, the means of the whole tables. maps: `maps_between` of the whole tables' products.
-    Raises ValueError if the numbers of rows differ or `rows` is invalid.
     """
-    check_rows(rows, check_tables(source, target))
     weights = Maps(*map(map_in_float32, maps))
 
     def read(chosen: Rows) -> list[np.ndarray]:
-        return [_centred(read_rows(table, chosen), mean) for table, mean in zip((source, target), means, strict=True)]
+        return [_centred(tables.read_rows(table, chosen), mean) for table, mean in zip((source, target), means, strict=True)]
 
     parts = []
-    blocks = (rows[block] for block in row_blocks(len(rows), 4 * max(source.shape[1], target.shape[1])))
-    for _, (x, y) in read_ahead(read, blocks):
-        forth = [row_cosines(x @ weight, y) for weight in (weights.procrustes, weights.from_source)]
-        parts.append([*forth, row_cosines(y @ weights.from_target, x)])
+    blocks = (rows[block] for block in tables.row_blocks(len(rows), 4 * max(source.shape[1], target.shape[1])))
+    for _, (x, y) in tables.read_ahead(read, blocks):
+        forth = [tables.row_cosines(x @ weight, y) for weight in (weights.procrustes, weights.from_source)]
+        parts.append([*forth, tables.row_cosines(y @ weights.from_target, x)])
     return Maps(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -96,7 +82,7 @@ def least_squares_chance(rows: int, width: int) -> float:
 
 def _centred(rows: Float[np.ndarray, "rows width"], mean: Float[np.ndarray, " width"]) -> Float[np.ndarray, "rows width"]:
     """Return rows minus the mean in float32, scaled by a power of two if they are very small or very large."""
-    power = exponents(rows)
+    power = tables.exponents(rows)
     if power:
         rows, mean = np.ldexp(rows, -power), np.ldexp(mean, -power)
     return rows - mean.astype(np.float32)
@@ -104,9 +90,9 @@ def _centred(rows: Float[np.ndarray, "rows width"], mean: Float[np.ndarray, " wi
 
 def map_in_float32(matrix: Float[np.ndarray, "source target"]) -> Float[np.ndarray, "source target"]:
     """Return a map in float32, scaled by a power of two if its entries are very small or very large; cosines do not change."""
-    return np.ldexp(matrix, -exponents(matrix)).astype(np.float32)
+    return np.ldexp(matrix, -tables.exponents(matrix)).astype(np.float32)
 
 
-def _mean(cosines: np.ndarray) -> float | None:
-    defined = ~np.isnan(cosines)
-    return float(cosines[defined].mean(dtype=np.float64)) if defined.any() else None
+def mean_cosine(cosines: Float[np.ndarray, " tokens"] | None) -> float | None:
+    """Return the mean of cosines without NaN; None if there are none."""
+    return None if cosines is None or np.isnan(cosines).all() else float(np.nanmean(cosines, dtype=np.float64))

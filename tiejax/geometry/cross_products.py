@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from tiejax.geometry import table_rows
 from tiejax.geometry.products import column_products, has_amx
-from tiejax.geometry.table_rows import BFLOAT16, Table, check_tables, exponents, read_ahead, row_blocks, stored_rows
+from tiejax.geometry.table_rows import BFLOAT16, Table, exponents, read_ahead, row_blocks, stored_rows
 
 # Products of uncentred rows lose precision in columns far from 0, by a factor of (mean / standard deviation)^2, which may reach
 # FAR. Sums in float32 lose precision with their length.
@@ -34,17 +34,15 @@ def cross_products(source: Table, target: Table) -> CrossProducts:
 
     X_b and Y_b are the n_b rows of block b minus the block's means m_b and k_b, so tables far from the origin lose no
     precision. Near the origin, bfloat16 rows are multiplied uncentred and n_b m_b k_b^T is subtracted. Products within a block
-    are in float32, sums over blocks in float64. Columns of very small or very large numbers are scaled by powers of two. Raises
-    ValueError if the numbers of rows differ.
+    are in float32, sums over blocks in float64. Columns of very small or very large numbers are scaled by powers of two.
     """
-    rows = check_tables(source, target)
     widths = source.shape[1], target.shape[1]
     totals = [np.zeros((widths[i], widths[j])) for i, j in PAIRS]
     counts, uncentred, means = [], [], []
     near = True
     # Four times as many rows as elsewhere, since each block costs a pass over three matrices in float64, but no more than
     # float32 sums can add up accurately.
-    blocks = row_blocks(rows, max(*widths, table_rows.BLOCK_BYTES // max(*widths, MOST_ROWS)))
+    blocks = row_blocks(int(source.shape[0]), max(*widths, table_rows.BLOCK_BYTES // max(*widths, MOST_ROWS)))
     for _, (x, y) in read_ahead(lambda block: (stored_rows(source, block), stored_rows(target, block)), blocks):
         powers = [exponents(part, axis=0) for part in (x, y)]
         x, y = (

@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import linalg
 
-from tiejax.geometry.cross_products import CrossProducts, cross_products
-from tiejax.geometry.table_rows import Table
+from tiejax.geometry.cross_products import CrossProducts
 
 # Eigenvalues of a correlation matrix below this fraction of the largest are rounding errors of float32 products.
 RANK_CUT = 1e-6
@@ -53,23 +52,13 @@ def whitening(gram: Float[np.ndarray, "width width"]) -> Float[np.ndarray, "widt
     return vectors[:, used] / np.sqrt(values[used]) / scale[:, None]
 
 
-def least_squares_map(products: CrossProducts) -> Float[np.ndarray, "source target"]:
-    """Return W = (X^T X)^+ X^T Y, the map of centred source rows to target rows with the least squared error."""
-    return _least_squares(whitening(products.source_gram), products.cross)
-
-
 def maps_between(
     products: CrossProducts, bases: tuple[Float[np.ndarray, "source source_rank"], Float[np.ndarray, "target target_rank"]]
 ) -> Maps:
     """Return the orthogonal map, and the least-squares maps in both directions; bases: `whitening` of both Gram matrices."""
     source, target = bases
-    return Maps(
-        orthogonal_map(products.cross), _least_squares(source, products.cross), _least_squares(target, products.cross.T)
-    )
-
-
-def _least_squares(basis: np.ndarray, cross: np.ndarray) -> np.ndarray:
-    return basis @ (basis.T @ cross)
+    cross = products.cross
+    return Maps(orthogonal_map(cross), source @ (source.T @ cross), target @ (target.T @ cross.T))
 
 
 def orthogonal_map(cross: Float[np.ndarray, "source target"]) -> Float[np.ndarray, "source target"]:
@@ -114,21 +103,15 @@ def _inverse(matrix: np.ndarray) -> np.ndarray:
     return linalg.lapack.dgetri(factors, pivots, lwork=64 * len(matrix), overwrite_lu=1)[0]
 
 
-def canonical_correlations(first: Table, second: Table) -> Float[np.ndarray, " min_width"]:
-    """Return the canonical correlations of two tables, in descending order, in [0, 1].
-
-    These are the singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2) for tables centred on their means; there are as many as
-    the width of the narrower table. Directions in which a table has no variance have correlation 0. If a table has at least as
-    many columns as rows, all others are usually 1, whatever the tables. Raises ValueError if the numbers of rows differ.
-    """
-    products = cross_products(first, second)
-    return correlations_of(products, (whitening(products.source_gram), whitening(products.target_gram)))
-
-
 def correlations_of(
     products: CrossProducts, bases: tuple[Float[np.ndarray, "source source_rank"], Float[np.ndarray, "target target_rank"]]
 ) -> Float[np.ndarray, " min_width"]:
-    """Return the canonical correlations of two tables from their cross-products; bases: `whitening` of both Gram matrices."""
+    """Return the canonical correlations of two tables, in descending order, in [0, 1].
+
+    bases: `whitening` of both Gram matrices. The correlations are the singular values of (X^T X)^(-1/2) X^T Y (Y^T Y)^(-1/2),
+    as many as the width of the narrower table. Directions in which a table has no variance have correlation 0. If a table has
+    at least as many columns as rows, all others are usually 1, whatever the tables.
+    """
     whitened = bases[0].T @ products.cross @ bases[1]
     if whitened.shape[0] < whitened.shape[1]:
         whitened = whitened.T

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from scipy import stats
 
 from tiejax.geometry.products import prepared, row_products
-from tiejax.geometry.table_rows import LARGE, SMALL, Rows, Table, check_tables, read_ahead, row_blocks, row_norms, stored_rows
+from tiejax.geometry.table_rows import LARGE, SMALL, Rows, Table, read_ahead, row_blocks, row_norms, stored_rows
 
 NONE = np.iinfo(np.int64).min
 QUERY_BLOCKS = 4  # size of a block of queries, in blocks of rows; larger blocks mean fewer passes over the table
@@ -36,17 +36,12 @@ def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 20
     N(i) are the k other rows with the largest cosine to row i; of equal cosines, the first rows. A row of norm 0 is not a
     neighbour of any row and has none: the mean is over rows i that are not 0 in either table, 0 without such rows. chance: the
     overlap of independent sets, k (c - 1) / ((n_1 - 1) (n_2 - 1)) for n_1 and n_2 rows that are not 0, of which c are not 0 in
-    both (estimated from the sample); without rows of 0, k / (rows - 1). sample: number of rows i,
-    drawn without replacement from `seed`; all rows if the tables have no more. interval: estimate +- 1.96 s sqrt((1 - sample /
-    rows) / sample), the normal approximation for draws without replacement. Widths may differ. Raises ValueError if the numbers
-    of rows differ, k is not between 1 and rows - 1, or sample is below 2.
+    both (estimated from the sample); without rows of 0, k / (rows - 1). k: from 1 to rows - 1. sample: number of rows i, at
+    least 2, drawn without replacement from `seed`; all rows if the tables have no more. interval: estimate +- 1.96 s sqrt((1 -
+    sample / rows) / sample), the normal approximation for draws without replacement. Widths may differ.
     Source: A. Lopardo et al. 2026, arXiv:2603.26663 (k = 10).
     """
-    rows = check_tables(first, second)
-    if not 1 <= k < rows:
-        raise ValueError(f"k: expected 1 to {rows - 1} neighbours in tables of {rows} rows, got {k}")
-    if sample < 2:
-        raise ValueError(f"sample: expected at least 2 rows, got {sample}")
+    rows = int(first.shape[0])
     queries = np.arange(rows)
     if sample < rows:
         queries = np.sort(np.random.default_rng(seed).choice(rows, sample, replace=False))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from tiejax.geometry.table_rows import Rows, Table, check_tables, read_ahead, read_rows, row_blocks, row_cosines, row_norms
+from tiejax.geometry.table_rows import Rows, Table, read_ahead, read_rows, row_blocks, row_cosines, row_norms
 
 LARGEST = np.finfo(np.float32).max  # of norms and differences, which may be larger only if entries are of this size
 
@@ -31,9 +31,9 @@ class Norms(NamedTuple):
 def norms_and_equality(first: Table, second: Table | None = None) -> Norms:
     """Return the norms of the rows of one or two tables, and whether two tables are equal, in one pass over blocks of rows.
 
-    Tables of different widths differ in every row. Raises ValueError if the numbers of rows differ or a value is not finite.
+    Tables of different widths differ in every row. Raises ValueError if a value is not finite.
     """
-    rows = int(first.shape[0]) if second is None else check_tables(first, second)
+    rows = int(first.shape[0])
     tables = [first] if second is None else [first, second]
     norms, cosine = np.empty((len(tables), rows), np.float32), np.empty(rows, np.float32)
     differing, identical, largest = 0, True, 0.0

@@ -45,26 +45,6 @@ class Table(Protocol):
 Rows = slice | Int[np.ndarray, "rows"]
 
 
-def check_tables(first: Table, second: Table) -> int:
-    """Return the number of rows of two tables of the same tokens; raises ValueError if it differs or a shape is invalid."""
-    for table in (first, second):
-        if len(table.shape) != 2 or 0 in table.shape:
-            raise ValueError(
-                f"table: expected the shape [rows, width], with one row per token and no size of 0, got {tuple(table.shape)}"
-            )
-    if first.shape[0] != second.shape[0]:
-        raise ValueError(
-            f"tables of {first.shape[0]} and {second.shape[0]} rows: to compare them by token, both need one row per token"
-        )
-    return int(first.shape[0])
-
-
-def check_rows(chosen: Int[np.ndarray, " rows"], number: int) -> None:
-    """Raise ValueError unless the row numbers are ascending and less than `number`."""
-    if len(chosen) == 0 or chosen[0] < 0 or chosen[-1] >= number or (np.diff(chosen) <= 0).any():
-        raise ValueError(f"rows: expected at least one row number, ascending, without repeats, from 0 to {number - 1}")
-
-
 def row_blocks(number: int, bytes_per_row: int) -> Iterator[slice]:
     """Yield slices that divide `number` rows into blocks of at most `BLOCK_BYTES`, with at least one row each."""
     step = max(BLOCK_BYTES // bytes_per_row, 1)

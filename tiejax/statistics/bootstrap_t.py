@@ -18,8 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8
 
-from tiejax.system.rounding import next_multiple
-
 RESAMPLES, BLOCK = 100_000, 4000
 ROUNDING = 1e-9  # relative, of t
 
@@ -33,7 +31,7 @@ def statistics(differences: Sequence[np.ndarray]) -> list[Float[np.ndarray, " re
     results: dict[int, np.ndarray] = {}
     for seeds in sorted({len(d) for d in differences}):
         places = [place for place, d in enumerate(differences) if len(d) == seeds]
-        centred = np.zeros((seeds, next_multiple(len(places), 8)))  # so that few shapes are compiled
+        centred = np.zeros((seeds, -(-len(places) // 8) * 8))  # so that few shapes are compiled
         centred[:, : len(places)] = np.stack([differences[place] - differences[place].mean() for place in places], axis=1)
         with jax.enable_x64(True):
             found = np.sort(np.asarray(_studentised(_drawn(seeds), centred)).reshape(RESAMPLES, -1), axis=0)

@@ -22,8 +22,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from tiejax.system.rounding import next_multiple
-
 MOST_ENUMERATED = 16  # seeds
 FLIPS = 100_000  # the identity and 99,999 random flips
 WORD = 32  # seeds whose flips are drawn together
@@ -62,8 +60,8 @@ def subset_means(differences: Sequence[np.ndarray]) -> list[SubsetMeans]:
 def _padded(differences: Sequence[np.ndarray]) -> tuple[Float[np.ndarray, "claims seeds"], Int[np.ndarray, " claims"]]:
     """Return the differences with zeros appended, so that few shapes are compiled, and the claims' numbers of seeds."""
     most = max(map(len, differences))
-    seeds = next_multiple(most, 4 if most <= MOST_ENUMERATED else WORD)
-    padded = np.zeros((next_multiple(len(differences), 8), seeds))
+    step = 4 if most <= MOST_ENUMERATED else WORD
+    padded = np.zeros((-(-len(differences) // 8) * 8, -(-most // step) * step))
     size = np.ones(len(padded), int)
     for row, d in enumerate(differences):
         padded[row, : len(d)], size[row] = d, len(d)
@@ -75,7 +73,7 @@ def _distinct(
 ) -> tuple[Float[np.ndarray, "sizes seeds"], Int[np.ndarray, " claims"]]:
     """Return for each distinct size which seeds it counts, as 1 and 0, and for each claim the row of its size."""
     sizes, row = np.unique(size, return_inverse=True)
-    counted = np.zeros((next_multiple(len(sizes), 8), seeds))
+    counted = np.zeros((-(-len(sizes) // 8) * 8, seeds))
     counted[: len(sizes)] = np.arange(seeds) < sizes[:, None]
     return counted, row
 

@@ -50,7 +50,7 @@ def read(sources: Sequence[Source], seen: Callable[[int], None] = lambda taken: 
 
     seen: called with the number of bytes read from disk so far. Raises CorpusError if all documents are blank.
     """
-    return (text for _, text in _read(sources, seen) if not is_blank(text))
+    return (text for _, text in _read(sources, seen) if text.strip())
 
 
 def read_sequences(sources: Sequence[Source], seen: Callable[[int], None], rows: bool) -> Iterator[tuple[str, Iterable[str]]]:
@@ -62,13 +62,8 @@ def read_sequences(sources: Sequence[Source], seen: Callable[[int], None], rows:
     for source, text in _read(sources, seen):
         if rows:
             yield text, source.rows(text)
-        elif not is_blank(text):
+        elif text.strip():
             yield text, sentences(text)
-
-
-def is_blank(text: str) -> bool:
-    """Return whether a text is empty or only white space."""
-    return not text or text.isspace()
 
 
 def _read(sources: Sequence[Source], seen: Callable[[int], None]) -> Iterator[tuple[Source, str]]:
@@ -77,7 +72,7 @@ def _read(sources: Sequence[Source], seen: Callable[[int], None]) -> Iterator[tu
         for document in source.documents():
             taken += document.taken
             seen(taken)
-            empty = empty and is_blank(document.text)
+            empty = empty and not document.text.strip()
             yield source, document.text
     if empty:
         names = [source.name for source in sources]

@@ -13,18 +13,8 @@ from tiejax.text.sources import Document, Source, file_size
 
 # Tests, and folders that not every installation has.
 SKIPPED_FOLDERS = {
-    "__phello__",
-    "__pycache__",
-    "dist-packages",
-    "ensurepip",
-    "idlelib",
-    "idle_test",
-    "lib2to3",
-    "pydoc_data",
-    "site-packages",
-    "test",
-    "tests",
-    "turtledemo",
+    *("__phello__", "__pycache__", "dist-packages", "ensurepip", "idlelib", "idle_test", "lib2to3", "pydoc_data"),
+    *("site-packages", "test", "tests", "turtledemo"),
 }
 
 

@@ -116,12 +116,7 @@ class _Stream:
 
     @property
     def counts(self) -> dict[str, int]:
-        return {
-            "documents": self.documents,
-            "tokens": len(self.ids),
-            "words": self.words,
-            "characters": self.characters,
-        }
+        return {"documents": self.documents, "tokens": len(self.ids), "words": self.words, "characters": self.characters}
 
 
 def _tokenised(texts: Texts, tokenizer: tokenizers.Tokenizer) -> tuple[dict[str, Sequences], dict[str, Any]]:

@@ -6,19 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from tiejax.tying import optimizer_state
 from tiejax.tying.errors import TieError
-from tiejax.tying.optimizer_state import (
-    RESTART,
-    OwnedLeaf,
-    _is_reduction,
-    _kept_axes,
-    check_divisible,
-    fits,
-    fitted,
-    mixed,
-    owned_leaves,
-    shapes_by_path,
-)
 from tiejax.tying.tie import PyTree, leaves_by_path
 from tiejax.tying.transforms import Shape
 from tiejax.tying.untie import Optimizer, shapes_of_init, trained, with_state
@@ -52,45 +41,47 @@ def resize_state(optimizer: Optimizer, opt_state: PyTree, params: PyTree, resize
         >>> resize_state(optimizer, optimizer.init(stored), stored, grown)[0].mu["embed"].shape
         (4, 2)
     """
-    before, after = shapes_by_path(params), shapes_by_path(resized)
+    before, after = optimizer_state.shapes_by_path(params), optimizer_state.shapes_by_path(resized)
     if before.keys() != after.keys():
         different = ", ".join(sorted(before.keys() ^ after.keys())[:3])
         raise TieError(f"params and resized must have the same leaves; only one of them has {different}")
     states = with_state(opt_state, params)
-    old = fitted(opt_state, shapes_of_init(optimizer, trained(params, states)))
+    old = optimizer_state.fitted(opt_state, shapes_of_init(optimizer, trained(params, states)))
     new = optimizer.init(trained(resized, states))
-    leaves, owned = leaves_by_path(old)[0], owned_leaves(new, resized)
+    leaves, owned = leaves_by_path(old)[0], optimizer_state.owned_leaves(new, resized)
     wanted, treedef = leaves_by_path(new)
     for path, like in wanted.items():
         leaf, owner = leaves.get(path), owned.get(path)
         if owner is not None and before[owner.owner] != after[owner.owner]:
-            check_divisible(owner)
+            optimizer_state.check_divisible(owner)
             wanted[path] = _resized(leaf, like, owner, before[owner.owner], after[owner.owner])
-        elif like is not None and not fits(leaf, like):
-            raise mixed(path, like)
+        elif like is not None and not optimizer_state.fits(leaf, like):
+            raise optimizer_state.mixed(path, like)
         else:
             wanted[path] = leaf
     return jax.tree_util.tree_unflatten(treedef, wanted.values())
 
 
-def _resized(leaf: Any, new: Any, owner: OwnedLeaf, before: Shape, after: Shape) -> Any:
+def _resized(leaf: Any, new: Any, owner: optimizer_state.OwnedLeaf, before: Shape, after: Shape) -> Any:
     """Return the leaf `new` of a new state, with the entries that the present one has; the parameter's shapes are given."""
     axes = [_axes(owner, one, shape) for one, shape in ((leaf, before), (new, after))]
     if leaf is None or axes[0] is None or axes[0] != axes[1]:
         shapes = f"{tuple(jnp.shape(leaf))} to {tuple(jnp.shape(new))}"
-        raise TieError(f"{owner.path()} of the optimizer state cannot be resized from {shapes}, entry by entry; {RESTART}")
+        raise TieError(
+            f"{owner.path()} of the optimizer state cannot be resized from {shapes}, entry by entry; {optimizer_state.RESTART}"
+        )
     if not axes[0]:
         return leaf
     common = tuple(slice(min(sizes)) for sizes in zip(jnp.shape(leaf), jnp.shape(new), strict=True))
     return jnp.asarray(new).at[common].set(jnp.asarray(leaf)[common])
 
 
-def _axes(owner: OwnedLeaf, leaf: Any, shape: Shape) -> tuple[int, ...] | None:
+def _axes(owner: optimizer_state.OwnedLeaf, leaf: Any, shape: Shape) -> tuple[int, ...] | None:
     """Return the axes of the parameter that a leaf of its state has, the last ones of the leaf; None if they are unknown."""
     own = tuple(jnp.shape(leaf))
     if math.prod(own) == 1 and math.prod(shape) != 1:
         return ()  # one number for the parameter, or a placeholder of Adafactor
-    if _is_reduction(owner):
-        kept = _kept_axes(owner, shape)
+    if optimizer_state._is_reduction(owner):
+        kept = optimizer_state._kept_axes(owner, shape)
         return kept if own == tuple(shape[axis] for axis in kept) else None
     return tuple(range(len(shape))) if own[len(own) - len(shape) :] == shape else None

@@ -111,7 +111,7 @@ def same_bytes(tables: Tables, norms: Norms) -> bool:
 def open_tables(folder: Path | str, options: Options) -> tuple[Checkpoint, Tables]:
     """Return a checkpoint and its embedding tables; raises CheckpointError."""
     named = [table for table in (options.input_table, options.output_table) if table is not None]
-    checkpoint = open_with_tables(folder, named, headers=True)
+    checkpoint = open_with_tables(folder, named)
     tables = find_tables(checkpoint, options.input_table, options.output_table)
     if tables.input.shape[0] < 3:
         few = f" {tables.input.name}: has {tables.input.shape[0]} rows; a diagnosis needs at least 3"

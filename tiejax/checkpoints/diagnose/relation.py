@@ -23,10 +23,7 @@ MAPS = "maps between the tables"  # a phase of progress; takes most of a minute 
 Arrays = dict[str, np.ndarray]  # by their names in metrics.npz
 # OLMo-1B: similarity of the untied model's output and input tables to the tied model's table (A. Lopardo et al. 2026,
 # arXiv:2603.26663).
-OLMO_1B = {
-    "least_squares": {"output": 0.719, "input": 0.525},
-    "neighbour_overlap": {"output": 0.733, "input": 0.496},
-}
+OLMO_1B = {"least_squares": {"output": 0.719, "input": 0.525}, "neighbour_overlap": {"output": 0.733, "input": 0.496}}
 
 
 def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress: Progress) -> tuple[dict[str, Any], Arrays]:
@@ -40,7 +37,7 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
     widths = first.shape[1], second.shape[1]
     check_memory(f"{first.file}: maps between tables of {max(widths):,} columns", MAP_BYTES * max(widths) ** 2)
     arrays = _mapped(first, second, options.seed, progress)
-    least_squares = {name: _mean(arrays[f"cosine_{name}"]) for name in ("from_input", "from_output")}
+    least_squares = {name: alignment.mean_cosine(arrays[f"cosine_{name}"]) for name in ("from_input", "from_output")}
     chance = {name: alignment.least_squares_chance(rows, width) for name, width in zip(least_squares, widths, strict=True)}
     overlap = _overlap(first, second, options, progress)
     if as_is is not None:
@@ -49,8 +46,8 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
     lowest = min((score for score in least_squares.values() if score is not None), default=None)
     return {
         "alignment": {
-            "identity": _mean(as_is) if as_is is not None else None,
-            "procrustes": _mean(arrays["cosine_procrustes"]),
+            "identity": alignment.mean_cosine(as_is),
+            "procrustes": alignment.mean_cosine(arrays["cosine_procrustes"]),
             "least_squares": least_squares,
             "chance": chance,
             "scored": len(arrays["scored"]),
@@ -118,10 +115,6 @@ def _overlap(first: HubTable, second: HubTable, options: Options, progress: Prog
     reading = 2 * (queries + rows * len(list(query_blocks(queries, first, second))))
     x, y = counted(progress, "neighbours", reading, first, second)
     return neighbour_overlap(x, y, k, options.sample, options.seed)
-
-
-def _mean(values: np.ndarray) -> float | None:
-    return float(np.nanmean(values, dtype=np.float64)) if not np.isnan(values).all() else None
 
 
 def extreme_tokens(arrays: Arrays, ranked: Ranked, tokens: Tokens | None) -> dict[str, list[dict[str, Any]]]:

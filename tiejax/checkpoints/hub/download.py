@@ -13,18 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tiejax.checkpoints.hub import checkpoint as hub
 from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
-from tiejax.checkpoints.hub.checkpoint import (
-    CONFIG,
-    INDEX,
-    WEIGHTS,
-    Checkpoint,
-    Headers,
-    Tensor,
-    one_line,
-    open_checkpoint,
-    read_json,
-)
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.system.files import is_name, naming_file
 from tiejax.text.hub_answers import checked_answers
@@ -52,17 +42,17 @@ def whole_folder(name: str) -> Path:
     return _snapshot(name, None) if is_id(name) else _folder(name)
 
 
-def open_with_tables(name: str | Path, tables: Sequence[str] = (), headers: bool = False) -> Checkpoint:
+def open_with_tables(name: str | Path, tables: Sequence[str] = ()) -> hub.Checkpoint:
     """Open a checkpoint by its path or its id, of which only those shards are downloaded that hold a table.
 
-    name: an id may end in its revision. tables: names of tensors to read, in addition to the tables of a known architecture.
-    headers: read the headers of the other shards too, without downloading these; their tensors are left out if the hub cannot
-    be reached. Raises CheckpointError if it cannot be downloaded or used.
+    Of the other shards only the headers are read; their tensors are left out if the hub cannot be reached. name: an id may end
+    in its revision. tables: names of tensors to read, in addition to the tables of a known architecture. Raises CheckpointError
+    if it cannot be downloaded or used.
     """
     if isinstance(name, Path) or not is_id(name):
-        return open_checkpoint(_folder(name))
-    folder = _folder_of_tables(name, tables, headers)
-    checkpoint = open_checkpoint(folder, lambda files: _headers(name, folder, files) if headers else {})
+        return hub.open_checkpoint(_folder(name))
+    folder = _folder_of_tables(name, tables)
+    checkpoint = hub.open_checkpoint(folder, lambda files: _headers(name, folder, files))
     architecture = architecture_of(checkpoint.config)
     places = {tensor.name: tensor.file.name for tensor in checkpoint.tensors.values() if not tensor.file.exists()}
     if architecture and (unlisted := shards_of_tables(architecture, places)):  # tables that the index omits
@@ -77,16 +67,14 @@ def _folder(name: str | Path) -> Path:
         raise CheckpointError(f"{name}: not found; the home directory of that user is not known") from None
 
 
-def _folder_of_tables(name: str, tables: Sequence[str], headers: bool) -> Path:
-    folder = _snapshot(name, (*SMALL, WEIGHTS))
-    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():  # loaders prefer the single file
+def _folder_of_tables(name: str, tables: Sequence[str]) -> Path:
+    folder = _snapshot(name, (*SMALL, hub.WEIGHTS))
+    if (folder / hub.WEIGHTS).exists() or not (folder / hub.INDEX).exists():  # loaders prefer the single file
         return folder
-    config, index = (read_json(folder / file) for file in (CONFIG, INDEX))
+    config, index = (hub.read_json(folder / file) for file in (hub.CONFIG, hub.INDEX))
     architecture, places = architecture_of(config), index.get("weight_map")
     if not isinstance(places, dict):
         return folder  # an error when it is opened
-    if architecture is None and not tables and not headers:
-        raise CheckpointError(f"{name}: its architecture is not known; download the whole checkpoint and name its folder")
     wanted = set(shards_of_tables(architecture, places) if architecture else ())
     wanted |= {str(places[table]) for table in tables if table in places}
     return _download(name, set(filter(is_name, wanted)))  # other entries are an error when it is opened
@@ -116,7 +104,7 @@ def shards_of_tables(architecture: Architecture, places: Mapping[str, Any]) -> l
     )
 
 
-def _headers(name: str, folder: Path, files: Sequence[str]) -> Headers:
+def _headers(name: str, folder: Path, files: Sequence[str]) -> hub.Headers:
     """Return the headers of shards on the hub, by requests for ranges of bytes; none if one of them cannot be read.
 
     folder: the snapshot, whose name is the commit.
@@ -128,9 +116,9 @@ def _headers(name: str, folder: Path, files: Sequence[str]) -> Headers:
     if constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT):
         return {}
 
-    def header(file: str) -> dict[str, Tensor]:
+    def header(file: str) -> dict[str, hub.Tensor]:
         found = api.parse_safetensors_file_metadata(matched["id"], file, revision=folder.name).tensors
-        return {key: Tensor(key, folder / file, tuple(tensor.shape), str(tensor.dtype)) for key, tensor in found.items()}
+        return {key: hub.Tensor(key, folder / file, tuple(tensor.shape), str(tensor.dtype)) for key, tensor in found.items()}
 
     try:
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
@@ -164,7 +152,7 @@ def _snapshot(name: str, patterns: Sequence[str] | None) -> Path:
     except (OSError, ValueError) as error:  # no network and not in the cache, an invalid id, or an invalid answer
         if isinstance(error, OSError) and error.errno in CACHE_ERRORS:
             raise
-        why = f"{constants.ENDPOINT} cannot be reached" if offline else one_line(error)
+        why = f"{constants.ENDPOINT} cannot be reached" if offline else hub.one_line(error)
         raise CheckpointError(f"{name}: is not a folder, and no checkpoint of that name could be downloaded: {why}") from None
 
 

@@ -10,23 +10,12 @@ import tokenizers
 from jaxtyping import Int32
 
 from tiejax.checkpoints.hub import configurations
+from tiejax.checkpoints.hub import parameter_names as naming
 from tiejax.checkpoints.hub.arrays import Written, read, write
 from tiejax.checkpoints.hub.checkpoint import CONFIG, Checkpoint, open_checkpoint
 from tiejax.checkpoints.hub.configurations import Convertible, Sizes
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, predicts
-from tiejax.checkpoints.hub.parameter_names import (
-    HEAD,
-    OUTPUT_BIAS,
-    OUTPUT_TABLE,
-    POOLER,
-    PROJECTION,
-    STACK,
-    TABLE,
-    Slot,
-    slots,
-    view,
-)
 from tiejax.checkpoints.hub.places import Places, find_places
 from tiejax.checkpoints.hub.reading import check_memory
 from tiejax.checkpoints.hub.tables import DTYPES
@@ -103,11 +92,11 @@ def load(folder: Path, dropout: float = 0.0) -> Loaded:
     places = find_places(checkpoint, family, configurations.parameter_shapes(model), sizes.width, numbers)
 
     flat = _filled(checkpoint, places)
-    tied = family.names.ties and _tie(flat, OUTPUT_TABLE in places.shapes)
+    tied = family.names.ties and _tie(flat, naming.OUTPUT_TABLE in places.shapes)
     dtypes = {name: np.dtype(DTYPES[checkpoint.tensors[name].dtype]) for name in places.placed}
     others = {}
     for name, array in read(checkpoint.tensors[name] for name in (*places.copies, *places.others)):
-        if name in places.copies and _same(array, view(flat[places.copies[name].path], places.copies[name])):
+        if name in places.copies and _same(array, naming.view(flat[places.copies[name].path], places.copies[name])):
             dtypes[name] = array.dtype
         else:
             others[name] = array
@@ -150,15 +139,15 @@ def save(
         OSError: if the folder cannot be written
     """
     flat = {path: np.asarray(leaf) for path, leaf in flax.traverse_util.flatten_dict(params, sep="/").items()}
-    head = any(path.startswith(HEAD) for path in flat)
+    head = any(path.startswith(naming.HEAD) for path in flat)
     family = origin.family if origin else configurations.counterpart(model, tied, head)
     sizes = configurations.sizes_of_model(model, family, folder)
     _check(folder, flat, model, tied)
     layers = _layers(flat)
     groups = origin.sizes.groups if origin and layers == origin.sizes.layers and _shares(flat, origin.sizes) else layers
     sizes = sizes._replace(layers=layers, groups=groups)
-    if PROJECTION in family.names.modules:
-        flat = _identity(sizes.width, flat[TABLE].dtype) | flat
+    if naming.PROJECTION in family.names.modules:
+        flat = _identity(sizes.width, flat[naming.TABLE].dtype) | flat
     tensors = _written(flat, family, _numbers(layers, groups), tied, head, origin)
     old, config = (origin.sizes, dict(origin.config)) if origin else (None, configurations.new(model, family, tokenizer))
     if origin is None or (predicts(config) and not head):
@@ -192,25 +181,25 @@ def _filled(checkpoint: Checkpoint, places: Places) -> Flat:
     flat = {path: np.empty(shape, dtype) for path, shape in places.shapes.items() if path in paths}
     for name, array in read(tensors):
         for slot in places.placed[name]:
-            view(flat[slot.path], slot)[...] = array
+            naming.view(flat[slot.path], slot)[...] = array
     return flat
 
 
 def _tie(flat: Flat, head: bool) -> bool:
     """Make both tables one array if they are tied; return whether they are."""
-    tied = head and (OUTPUT_TABLE not in flat or _same(flat[OUTPUT_TABLE], flat[TABLE]))
+    tied = head and (naming.OUTPUT_TABLE not in flat or _same(flat[naming.OUTPUT_TABLE], flat[naming.TABLE]))
     if tied:
-        flat[OUTPUT_TABLE] = flat[TABLE]
+        flat[naming.OUTPUT_TABLE] = flat[naming.TABLE]
     return tied
 
 
 def _identity(width: int, dtype: np.dtype) -> Flat:
-    return {f"{PROJECTION}/kernel": np.eye(width, dtype=dtype), f"{PROJECTION}/bias": np.zeros(width, dtype)}
+    return {f"{naming.PROJECTION}/kernel": np.eye(width, dtype=dtype), f"{naming.PROJECTION}/bias": np.zeros(width, dtype)}
 
 
 def _drop_identity(flat: Flat) -> bool:
     """Remove the map E_in -> H if it is the identity; return whether it was removed."""
-    kernel = flat.get(f"{PROJECTION}/kernel")
+    kernel = flat.get(f"{naming.PROJECTION}/kernel")
     if kernel is None or kernel.shape[0] != kernel.shape[1]:
         return False
     identity = _identity(len(kernel), kernel.dtype)
@@ -222,7 +211,7 @@ def _drop_identity(flat: Flat) -> bool:
 
 
 def _layers(flat: Flat) -> int:
-    return next(len(leaf) for path, leaf in flat.items() if path.startswith(STACK))
+    return next(len(leaf) for path, leaf in flat.items() if path.startswith(naming.STACK))
 
 
 def _shares(flat: Flat, sizes: Sizes) -> bool:
@@ -231,27 +220,31 @@ def _shares(flat: Flat, sizes: Sizes) -> bool:
         return True
     numbers = _numbers(sizes.layers, sizes.groups)
     owner = [numbers.index(number) for number in numbers]
-    return all(_same(leaf[owner], leaf) for path, leaf in flat.items() if path.startswith(STACK))
+    return all(_same(leaf[owner], leaf) for path, leaf in flat.items() if path.startswith(naming.STACK))
 
 
 def _check(folder: Path, flat: Flat, model: LanguageModel, tied: bool) -> None:
     """Raise CheckpointError unless the parameters fit the model, with any number of layers, and are tied if `tied`."""
-    head = any(path.startswith(HEAD) for path in flat)
+    head = any(path.startswith(naming.HEAD) for path in flat)
     shapes = {
-        path: shape for path, shape in configurations.parameter_shapes(model).items() if head or not path.startswith(HEAD)
+        path: shape
+        for path, shape in configurations.parameter_shapes(model).items()
+        if head or not path.startswith(naming.HEAD)
     }
-    if any(path.startswith(f"{POOLER}/") for path in flat):
-        shapes |= {f"{POOLER}/kernel": (model.width, model.width), f"{POOLER}/bias": (model.width,)}
+    if any(path.startswith(f"{naming.POOLER}/") for path in flat):
+        shapes |= {f"{naming.POOLER}/kernel": (model.width, model.width), f"{naming.POOLER}/bias": (model.width,)}
     if unlike := sorted(shapes.keys() ^ flat.keys()):
         what = "lack" if unlike[0] in shapes else "have"
         raise CheckpointError(f"{folder}: the parameters to save {what} {unlike[0]}, unlike the model")
     layers = _layers(flat)
     for path, leaf in flat.items():
-        shape = (layers, *shapes[path][1:]) if path.startswith(STACK) else shapes[path]
+        shape = (layers, *shapes[path][1:]) if path.startswith(naming.STACK) else shapes[path]
         if leaf.shape != shape:
             raise CheckpointError(f"{folder}: the parameter {path} is {list(leaf.shape)}, but the model's is {list(shape)}")
-    if tied and head and not np.array_equal(flat[TABLE], flat[OUTPUT_TABLE], equal_nan=True):
-        raise CheckpointError(f"{folder}: {TABLE} and {OUTPUT_TABLE} differ; save them with tied=False, or make them equal")
+    if tied and head and not np.array_equal(flat[naming.TABLE], flat[naming.OUTPUT_TABLE], equal_nan=True):
+        raise CheckpointError(
+            f"{folder}: {naming.TABLE} and {naming.OUTPUT_TABLE} differ; save them with tied=False, or make them equal"
+        )
 
 
 def _written(
@@ -261,10 +254,10 @@ def _written(
     prefix = origin.prefix if origin else family.names.prefix if head else ""
     known, others = (origin.dtypes, origin.others) if origin else ({}, {})
     arrays = {}
-    for slot in slots(family.names, list(flat), prefix, numbers):
+    for slot in naming.slots(family.names, list(flat), prefix, numbers):
         for name in _names(slot, family, tied, known):
             if name not in others:
-                arrays[name] = view(flat[slot.path], slot)
+                arrays[name] = naming.view(flat[slot.path], slot)
     dtypes = {name: known.get(name, array.dtype) for name, array in arrays.items()}
     with np.errstate(over="ignore"):
         exact = all(dtypes[name] == array.dtype or _same(array.astype(dtypes[name]), array) for name, array in arrays.items())
@@ -272,11 +265,11 @@ def _written(
     return written + [Written(name, array, array.dtype) for name, array in others.items()]
 
 
-def _names(slot: Slot, family: Convertible, tied: bool, known: Mapping[str, np.dtype]) -> list[str]:
+def _names(slot: naming.Slot, family: Convertible, tied: bool, known: Mapping[str, np.dtype]) -> list[str]:
     """Return the names under which a slot's tensor is written: those it was read from, or else those of the family."""
     names = [name for name in slot.names if name in known]
-    if slot.path == OUTPUT_TABLE and tied and family.names.ties:
+    if slot.path == naming.OUTPUT_TABLE and tied and family.names.ties:
         return names
-    if slot.path == OUTPUT_BIAS and not (tied and names):
+    if slot.path == naming.OUTPUT_BIAS and not (tied and names):
         return list(slot.names)  # for an untied model, the transformers library stores two biases and adds the first
     return names or list(slot.names[:1])

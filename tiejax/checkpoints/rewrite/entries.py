@@ -1,6 +1,5 @@
 """Files and folders in a checkpoint's folder, at any depth; links to other places are refused."""
 
-import fnmatch
 import os
 import stat
 from collections.abc import Iterable
@@ -15,16 +14,8 @@ BLOBS = "blobs"  # folder of the hub's cache to which the links in `snapshots/RE
 
 # Files with the same weights in other formats, which are not rewritten.
 OTHER_FORMATS = (
-    "pytorch_model*.bin",
-    "pytorch_model*.bin.index.json",
-    "tf_model*.h5*",
-    "flax_model*.msgpack*",
-    "*.gguf",
-    "*.onnx*",
-    "*.ot",
-    "*.ckpt*",
-    "consolidated*",
-    "openvino_model*",
+    *("pytorch_model*.bin", "pytorch_model*.bin.index.json", "tf_model*.h5*", "flax_model*.msgpack*", "*.gguf", "*.onnx*"),
+    *("*.ot", "*.ckpt*", "consolidated*", "openvino_model*"),
 )
 OTHER_FOLDERS = ("original", "onnx", "openvino", "coreml")  # with the same weights in other formats
 
@@ -66,12 +57,11 @@ def other_formats(paths: Iterable[Path]) -> list[Path]:
 
     paths: relative to the checkpoint's folder.
     """
-    return [path for path in paths if _is_other_format(path)]
-
-
-def _is_other_format(path: Path) -> bool:
-    named = len(path.parts) == 1 and any(fnmatch.fnmatch(path.name, pattern) for pattern in OTHER_FORMATS)
-    return named or path.parts[0] in OTHER_FOLDERS
+    return [
+        path
+        for path in paths
+        if path.parts[0] in OTHER_FOLDERS or (len(path.parts) == 1 and any(map(path.match, OTHER_FORMATS)))
+    ]
 
 
 def _is_folder(root: Path, entry: Path, allowed: tuple[Path, ...]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
+from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.locate import unknown
 from tiejax.checkpoints.hub.reading import Progress, check_memory
@@ -117,17 +117,11 @@ def chosen_tables(checkpoint: Checkpoint, stored: Stored, tables: Roles | None) 
         raise CheckpointError(
             f"{checkpoint.folder}: the tables are {width:,} wide in all; at most {MOST_WIDTH:,} can be factorised"
         )
-    rows = next(iter(chosen.values())).shape[0]
-    check_memory(f"{checkpoint.folder}: factorising a width of {width:,}", bytes_needed(rows, width))
-    return {role: _table(checkpoint, tensor) for role, tensor in chosen.items()}
-
-
-def _table(checkpoint: Checkpoint, tensor: Tensor) -> HubTable:
-    if tensor.dtype not in DTYPES:
-        raise CheckpointError(
-            f"{checkpoint.folder}: {tensor.name} is stored as {tensor.dtype}; a table must be one of {FLOATS}"
-        )
-    return HubTable(tensor)
+    first = next(iter(chosen.values()))
+    check_memory(f"{checkpoint.folder}: factorising a width of {width:,}", bytes_needed(first.shape[0], width))
+    if first.dtype not in DTYPES:
+        raise CheckpointError(f"{checkpoint.folder}: {first.name} is stored as {first.dtype}; a table must be one of {FLOATS}")
+    return {role: HubTable(tensor) for role, tensor in chosen.items()}
 
 
 def plan(

@@ -90,7 +90,7 @@ def distances(table: OneTable) -> Distances:
             f"{table.input.file}: the distance between {table.input.name} and {table.output.name} overflows float64"
         )
     relative = np.sqrt(sums[[0, 2]] / np.where(sums[[1, 3]] > 0, sums[[1, 3]], 1))
-    return Distances(float(relative[0]), float(relative[1]))
+    return Distances(*relative.tolist())
 
 
 def blocks(table: HubTable, phase: str, most: int | None = None) -> Iterator[slice]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from tiejax.lab.reporting.words import counted, in_brackets, interval_words, number, subject
-from tiejax.system.rounding import next_multiple
 
 VERDICTS = ("supported", "contradicted", "undecided")
 PAIRS = tuple(re.compile(rf"(.+){begin}({one}) - ({one}){end}") for begin, one, end in (
@@ -196,7 +195,7 @@ def not_decided(row: Mapping[str, Any]) -> str:
     if (row["seeds_needed"] or 0) <= row["n"]:
         return f"{found}{note}"
     tens = 10 ** max(len(str(row["seeds_needed"])) - 2, 0)
-    seeds = next_multiple(row["seeds_needed"], tens)  # two digits
+    seeds = -(-row["seeds_needed"] // tens) * tens  # rounded up to two digits
     true = with_unit(row["margin"] if row["goal"] == "difference" else 0, row)
     return f"{found}{note}; about {seeds:,} seeds would decide it if the true difference is {true}"
 

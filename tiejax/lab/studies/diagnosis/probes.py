@@ -20,14 +20,14 @@ PAIRS = 8  # pairs per set
 class Probes(NamedTuple):
     """Contexts and pairs of symbols.
 
-    tokens: `[contexts, length]`. position: of the token to predict in each context. weight: of each context, all equal if
-    None. pairs: by the name of their set. log_ratios: for some pairs, the true ln[p(s1 | rho) / p(s2 | rho)] in each context,
-    NaN where neither symbol can occur.
+    tokens: `[contexts, length]`. position: of the token to predict in each context. weight: of each context. pairs: by the
+    name of their set. log_ratios: for some pairs, the true ln[p(s1 | rho) / p(s2 | rho)] in each context, NaN where neither
+    symbol can occur.
     """
 
     tokens: np.ndarray
     position: np.ndarray
-    weight: np.ndarray | None
+    weight: np.ndarray
     pairs: dict[str, list[Pair]]
     log_ratios: dict[Pair, np.ndarray]
 
@@ -78,7 +78,7 @@ def text_probes(text: Text, length: int) -> Probes:
         (word, twin): np.full(len(tokens), np.log((1 - probability) / probability))
         for word, (twin, probability) in twin_of.items()
     }
-    return Probes(np.array(tokens), np.array(position), None, _text_pairs(text), ratios)
+    return Probes(np.array(tokens), np.array(position), np.ones(len(tokens)), _text_pairs(text), ratios)
 
 
 def _text_pairs(text: Text) -> dict[str, list[Pair]]:

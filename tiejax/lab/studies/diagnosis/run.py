@@ -10,8 +10,7 @@ import numpy as np
 from tiejax.checkpoints.diagnose.tables import Progress
 from tiejax.geometry import uses
 from tiejax.geometry.alignment import alignment
-from tiejax.geometry.equivalence import equivalence
-from tiejax.geometry.linear_maps import canonical_correlations
+from tiejax.geometry.equivalence import equivalence, in_blocks
 from tiejax.geometry.neighbours import neighbour_overlap
 from tiejax.lab.studies.diagnosis.open_run import OpenRun
 from tiejax.lab.studies.diagnosis.settings import Settings
@@ -68,26 +67,17 @@ def _equivalences(run: OpenRun, params: Any, predict: Callable[..., Any], encode
     """Return a row of measures for each pair of symbols in one member; predict, encode: (params, tokens, position) -> array."""
     probes = run.probes
     # The optimality residual is that of logits without a bias.
-    log_ratios = probes.log_ratios if "bias" not in params[OUTPUT_TABLE] else None
+    log_ratios = probes.log_ratios if "bias" not in params[OUTPUT_TABLE] else {}
     return equivalence(
         lambda *block: predict(params, *map(jnp.asarray, block)),
         probes.tokens,
         probes.position,
         [pair for members in probes.pairs.values() for pair in members],
         weight=probes.weight,
-        states=_in_blocks(lambda *block: encode(params, *block), probes.tokens, probes.position),
+        states=in_blocks(lambda *block: encode(params, *block), probes.tokens, probes.position),
         table=np.asarray(params[OUTPUT_TABLE]["embedding"], float),
         log_ratios=log_ratios,
     )
-
-
-def _in_blocks(function: Callable[..., Any], *columns: np.ndarray, block: int = 256) -> np.ndarray:
-    """Apply a function to blocks of rows of a constant size, so that it compiles once."""
-    parts = []
-    for start in range(0, len(columns[0]), block):
-        rows = np.minimum(np.arange(start, start + block), len(columns[0]) - 1)
-        parts.append(np.asarray(function(*(column[rows] for column in columns)))[: len(columns[0]) - start])
-    return np.concatenate(parts)
 
 
 def _alignment_of_tables(run: OpenRun, seed: int, arm: int) -> dict[str, Any]:
@@ -111,13 +101,8 @@ def _alignment_of_tables(run: OpenRun, seed: int, arm: int) -> dict[str, Any]:
 
 def _related(source: np.ndarray, target: np.ndarray) -> dict[str, Any]:
     """Return every similarity score of two tables."""
-    scores = alignment(source, target)
     k = min(NEIGHBOURS, max(1, (len(source) - 1) // 3))
-    return {
-        **{name: getattr(scores, name) for name in ("identity", "procrustes", "least_squares")},
-        "neighbours": neighbour_overlap(source, target, k=k).estimate,
-        "canonical": float(canonical_correlations(source, target).mean()),
-    }
+    return {**alignment(source, target)._asdict(), "neighbours": neighbour_overlap(source, target, k=k).estimate}
 
 
 def _by_set(pairs: Mapping[str, Sequence[Any]], members: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -131,7 +116,7 @@ def _by_set(pairs: Mapping[str, Sequence[Any]], members: Sequence[Sequence[Mappi
         start += len(group)
         entry: dict[str, Any] = {"set": name, "pairs": len(group)}
         for measure in MEASURES:
-            values = [row[measure] for row in rows if row.get(measure) is not None and np.isfinite(row[measure])]
+            values = [row[measure] for row in rows if np.isfinite(row[measure])]
             entry[measure] = float(np.median(values)) if values else None
         cases = [row["case"] for row in rows]
         entry["cases"] = {case: cases.count(case) for case in sorted(set(cases))}
