@@ -160,9 +160,6 @@ def line_of_comparison(name: str, here: Measured, cpu: Measured) -> str:
     if "losses" in here and "losses" in cpu:
         apart = relative_difference(here["losses"], cpu["losses"])
         words.append(f"losses of the first steps differ from the CPU's by {apart:.1e}")
-    if "losses" in here and "losses_of_graph_loops" in here:
-        apart = relative_difference(here["losses_of_graph_loops"], here["losses"])
-        words.append(f"those with loops in graphs differ from those without by {apart:.1e}")
     if "solved" in here and "solved" in cpu:
         both = ", ".join(f"{arm} {here['solved'][arm]} ({cpu['solved'][arm]} on the CPU)" for arm in here["solved"])
         words.append(f"seeds that solve the task, of {here['seeds']}: {both}")
