@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +72,16 @@ def spread(measurements: Sequence[float]) -> dict[str, float]:
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     """Return median, minimum and maximum of the ratio of two sides, which took turns."""
     return spread([one / other for one, other in zip(ours, theirs, strict=True)])
+
+
+def range_words(found: Mapping[str, float], form: str = ",.0f") -> str:
+    """Return the range of a spread for the terminal. form: the format of its numbers."""
+    return f"({found['min']:{form}} to {found['max']:{form}})"
+
+
+def over_words(found: Mapping[str, float], name: str) -> str:
+    """Return a ratio to a side for the terminal."""
+    return f"{found['median']:.2f} x {name} {range_words(found, '.2f')}"
 
 
 def write_results(benchmark: str, settings: Any, measured: dict[str, Any]) -> Path:

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.bench.benchmarks import BENCHMARKS
+from experiments.bench.command import BENCHMARKS
 from tiejax.lab.settings import yaml_text
 from tiejax.lab.settings.command_line import BadInput, parse, refused
 from tiejax.lab.settings.yaml_text import NotYaml, dump, dump_line, load, load_as_text
