@@ -23,7 +23,7 @@ CURVE_EXAMPLES = 256  # held-out examples of the records during training
 
 
 class Recipe(NamedTuple):
-    """How the models of a comparison train (`lab.comparison.training.Recipe`); the arguments of `Comparison`, checked.
+    """How the models of a comparison train (see `lab.comparison.training.Trainer`); the arguments of `Comparison`, checked.
 
     Attributes:
         every: steps between records.
