@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench.arithmetic import device_rates, text_flops
-from experiments.bench.contender import Side, Train, Work, allocator, compare, environment_of_sides, installed
+from experiments.bench.contender import Side, Train, allocator, compare, environment_of_sides, installed
 from experiments.bench.encoder import OURS, TORCH, TRAINER, torch_job
 from experiments.bench.settings import Form, TextBench
 from experiments.bench.timing import TimedEnsemble, over_words, range_words, ratio, recording_nothing, spread, write_results
@@ -66,7 +66,7 @@ def compare_with_torch(settings: TextBench, console: Console) -> list[dict[str, 
         jobs = {side: job_of(settings, side, text, planned, tokenizer) for side in installed(SIDES, console)}
         variables = environment_of_sides(device_a_core=settings.seeds % environment.cores() == 0)
         rates = compare(settings, {side: (SIDES[side].train, [job], variables) for side, job in jobs.items()})
-    rows = []
+    rows: list[dict[str, Any]] = []
     for side, measured in rates.items():
         over = ratio(rates[OURS], measured)
         rows.append({"side": side, **spread(measured), "ours_over": None if side == OURS else over})
@@ -90,15 +90,8 @@ def train_ours(settings: TextBench) -> Train:
     """Return training of the packed form, all members on all devices, compiled and warmed up."""
     study = settings.study_settings("packed")
     text, planned = prepare(study, Console(quiet=True))
-    timed, models = TimedEnsemble(ensemble_of(study, text, planned, "packed"), study.seed_list), 2 * settings.seeds
-    timed.train(1)
-    seconds_per_step = timed.train(2).seconds / 2
-
-    def train(seconds: float) -> Work:
-        steps = max(1, round(seconds / seconds_per_step))
-        return Work(round(models * steps * planned.tokens), timed.train(steps).seconds)
-
-    return train
+    timed = TimedEnsemble(ensemble_of(study, text, planned, "packed"), study.seed_list)
+    return timed.paced(2 * settings.seeds * planned.tokens, 2)
 
 
 def measure_form(settings: TextBench, form: Form, console: Console) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.bench.contender import Train, Work
 from experiments.bench.settings import ENDLESS
 from tiejax.training import DrawAhead, Ensemble, EnsembleState, Recorder, TrainState, compile_ensemble
 
@@ -56,6 +57,17 @@ class TimedEnsemble:
         source = self._ensemble.source
         few = max(few, source.steps) if isinstance(source, DrawAhead) else few
         return seconds / self.train(few).seconds * few
+
+    def paced(self, work: float, few: int) -> Train:
+        """Return the training of a contender, warmed up, its pace estimated from `few` steps. work: tokens of a step."""
+        self.train(1)
+        seconds_per_step = self.train(few).seconds / few
+
+        def train(seconds: float) -> Work:
+            steps = max(1, round(seconds / seconds_per_step))
+            return Work(round(steps * work), self.train(steps).seconds)
+
+        return train
 
 
 def recording_nothing(ensemble: Ensemble) -> Ensemble:

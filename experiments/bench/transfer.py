@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench.contender import Train, Work, compare, devices_on_cpu
+from experiments.bench.contender import Train, compare, devices_on_cpu
 from experiments.bench.settings import ENDLESS, TransferBench
 from experiments.bench.timing import TimedEnsemble, over_words, range_words, ratio, recording_nothing, spread, write_results
 from tiejax import training
@@ -53,15 +53,7 @@ def run(settings: TransferBench, console: Console) -> None:
 def train_members(job: Job) -> Train:
     """Return fine-tuning of the job's members, compiled and warmed up. Its work is counted in member-steps."""
     study = job.settings.study_settings()
-    timed = TimedEnsemble(*ensemble_of(study, job))
-    timed.train(1)
-    seconds_per_step = timed.train(4).seconds / 4
-
-    def train(seconds: float) -> Work:
-        steps = max(1, round(seconds / seconds_per_step))
-        return Work(steps * job.seeds * job.arms, timed.train(steps).seconds)
-
-    return train
+    return TimedEnsemble(*ensemble_of(study, job)).paced(job.seeds * job.arms, 4)
 
 
 def ensemble_of(study: Settings, job: Job) -> tuple[training.Ensemble, Sequence[int], training.TrainState]:
