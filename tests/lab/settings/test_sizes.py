@@ -146,7 +146,7 @@ def test_any_setting_is_refused_or_fits(name, data):
     refused, resolved = None, None
     try:
         resolved = kind(**chosen).resolved()
-        check_memory(resolved, module.need(resolved), memory=2**40)
+        check_memory(resolved, module.need(resolved), module.FLAGS, memory=2**40)
     except BadInput as error:
         refused = str(error)
     if refused is not None:
@@ -193,20 +193,15 @@ def test_counters_are_int32():
     assert most_of("any other") == MOST_STEPS
 
 
+FLAGS = {"state": ("wide",), "records": ("long",), "training": ("wide",), "disk": ("wide", "long")}
+
+
 @dataclasses.dataclass(frozen=True)
 class Sized:
     """Settings whose need is 1 KiB for each unit of `wide` and 1 byte for each unit of `long`."""
 
-    seeds: list[int] = dataclasses.field(default_factory=lambda: [3, 5])
     wide: int = 4
     long: int = 100
-    none: int = 0
-    on: bool = False
-    out: str = "here"
-
-    @property
-    def number_of_seeds(self):
-        return len(self.seeds)
 
     def resolved(self):
         return self
@@ -219,50 +214,48 @@ def need(sized):
 @pytest.mark.parametrize(
     ("sized", "memory", "message"),
     [
-        (Sized(wide=100, on=True, out="there"), 2**15, "--wide 100: the run needs at least 102 KiB (models and optimizers "
-         "100 KiB, gradients and activations 2 KiB), this machine has 32 KiB"),
+        (Sized(wide=100), 2**15, "--wide 100: the run needs at least 102 KiB (models and optimizers 100 KiB, gradients "
+         "and activations 2 KiB), this machine has 32 KiB"),
         (Sized(long=2**20), 2**15, "--long 1048576: the run needs at least 1.01 MiB (records 1 MiB), this machine has "
          "32 KiB"),
         (Sized(wide=1024, long=2**20), 2**15, "--wide 1024, --long 1048576: the run needs at least 2 MiB (models and "
          "optimizers 1 MiB, records 1 MiB), this machine has 32 KiB"),
-        (Sized(seeds=list(range(8)), long=200), 4096, "--seeds 8: the run needs at least 6.2 KiB (models and optimizers "
-         "4 KiB, gradients and activations 2 KiB, records 200 B), this machine has 4 KiB"),
-        # Defaults on a machine that is too small for them.
-        (Sized(), 4096, "--seeds 2: the run needs at least 6.1 KiB (models and optimizers 4 KiB, gradients and activations "
+        # Defaults on a machine that is too small for them: the settings that decide the largest purposes.
+        (Sized(), 4096, "--wide 4: the run needs at least 6.1 KiB (models and optimizers 4 KiB, gradients and activations "
          "2 KiB, records 100 B), this machine has 4 KiB"),
     ],
 )  # fmt: skip
 def test_the_message_names_the_need_and_the_settings_that_decide_it(monkeypatch, sized, memory, message):
     monkeypatch.setattr(sizes, "accelerated", lambda: False)
     with pytest.raises(BadInput) as refused:
-        check_memory(sized, need(sized), memory)
+        check_memory(sized, need(sized), FLAGS, memory)
     assert str(refused.value) == message
 
 
 def test_settings_that_fit_and_needs_of_other_devices_are_not_refused(monkeypatch):
     exactly = need(Sized()).total
     monkeypatch.setattr(sizes, "accelerated", lambda: False)
-    check_memory(Sized(), need(Sized()), exactly)
+    check_memory(Sized(), need(Sized()), FLAGS, exactly)
     with pytest.raises(BadInput):
-        check_memory(Sized(), need(Sized()), exactly - 1)
-    check_memory(Sized(), need(Sized()), exactly - 2048, alone=False)
+        check_memory(Sized(), need(Sized()), FLAGS, exactly - 1)
+    check_memory(Sized(), need(Sized()), FLAGS, exactly - 2048, alone=False)
     monkeypatch.setattr(sizes, "accelerated", lambda: True)
-    check_memory(Sized(), need(Sized()), exactly - 2048)
+    check_memory(Sized(), need(Sized()), FLAGS, exactly - 2048)
     with pytest.raises(BadInput):
-        check_memory(Sized(), need(Sized()), exactly - 2049)
+        check_memory(Sized(), need(Sized()), FLAGS, exactly - 2049)
 
 
 def test_a_disk_too_small_for_the_records_is_refused(tmp_path):
     """The records that the run will replace count as free."""
     out, free = tmp_path / "not" / "yet", shutil.disk_usage(tmp_path).free
-    check_disk(Sized(long=free // 2), free // 2, out)
+    check_disk(Sized(long=free // 2), free // 2, FLAGS, out)
     message = rf"^--long {4 * free}: the records of the run need .* on the disk of --out {out}, which has .* free$"
     with pytest.raises(BadInput, match=message):
-        check_disk(Sized(long=4 * free), 4 * free, out)
+        check_disk(Sized(long=4 * free), 4 * free, FLAGS, out)
     existing = tmp_path / "records"
     with existing.open("wb") as file:
         file.truncate(5 * free)  # a sparse file
-    check_disk(Sized(long=4 * free), 4 * free, out, [existing])
+    check_disk(Sized(long=4 * free), 4 * free, FLAGS, out, [existing])
     assert not out.parent.exists()
 
 

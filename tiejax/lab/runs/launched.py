@@ -61,9 +61,9 @@ def prepare(study: Study, request: Request, first: bool, alone: bool = True) -> 
     check_address_space()
     if study.sizes is not None:
         need = study.sizes.need(settings)
-        check_memory(settings, need, alone=alone)
+        check_memory(settings, need, study.sizes.FLAGS, alone=alone)
         if first:
-            check_disk(settings, need.disk, request.out, RunDirectory.record_files(request.out))
+            check_disk(settings, need.disk, study.sizes.FLAGS, request.out, RunDirectory.record_files(request.out))
     if first:
         RunDirectory.probe(request.out)
     environment.check_variables()

@@ -6,7 +6,7 @@ at the same time are counted: a run that is refused could not have fitted, but o
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +45,7 @@ MOST = {
     "fine_tuning_batch": MOST_PLACES,
     "untie_at": 1024,
     "mesh": 2**16,
+    "plan": 2**16,
 }
 
 
@@ -71,6 +72,10 @@ def check_places(option: str, rows: int, length: int) -> None:
         raise BadInput(
             f"--{option}: {rows} rows of {length} tokens are {rows * length:,} tokens, expected at most {MOST_PLACES:,}"
         )
+
+
+# The settings that decide each purpose of a `Need`, by its field.
+Flags = Mapping[str, Sequence[str]]
 
 
 class Need(NamedTuple):
@@ -142,22 +147,25 @@ def bytes_of_rows(rows: int, length: int, vocabulary: int, seeds: int, validatio
     return (seeds * WINDOW + validation_batches) * rows * length * (bytes_of_token(vocabulary) + 2)
 
 
-def check_memory(settings: Any, whole: Need, memory: int | None = None, alone: bool = True) -> None:
+def check_memory(settings: Any, whole: Need, flags: Flags, memory: int | None = None, alone: bool = True) -> None:
     """Raise BadInput if resolved settings need more memory than this machine has.
 
     With an accelerator, only the need of the host is checked: the memory of the devices is unknown before jax is imported.
 
-    whole: what the settings need. memory: this machine's memory in bytes (default: its limit; there is no check if that is
-    unknown). alone: whether this is the only process; of several, each holds the whole state, for checkpoints, and all
-    records, but only a part of the rest.
+    whole: what the settings need. flags: those that decide each purpose. memory: this machine's memory in bytes (default: its
+    limit; there is no check if that is unknown). alone: whether this is the only process; of several, each holds the whole
+    state, for checkpoints, and all records, but only a part of the rest.
     """
     memory = machine_memory() if memory is None else memory
     need = whole._replace(training=0) if accelerated() else whole
     need = need if alone else need._replace(batches=0, training=0)
     if memory is None or need.total <= memory:
         return
-    words = f"the run needs at least {size_words(need.total)} ({need.in_words()}), this machine has {size_words(memory)}"
-    raise BadInput(f"{_named(settings)}: {words}")
+    largest = sorted(need.memory, key=lambda purpose: -need.memory[purpose])
+    named = _named(settings, [flag for purpose in largest if 4 * need.memory[purpose] >= need.total for flag in flags[purpose]])
+    raise BadInput(
+        f"{named}: the run needs at least {size_words(need.total)} ({need.in_words()}), this machine has {size_words(memory)}"
+    )
 
 
 def check_address_space() -> None:
@@ -170,7 +178,7 @@ def check_address_space() -> None:
         )
 
 
-def check_disk(settings: Any, needed: int, out: Path, existing: Sequence[Path] = ()) -> None:
+def check_disk(settings: Any, needed: int, flags: Flags, out: Path, existing: Sequence[Path] = ()) -> None:
     """Raise BadInput if the records of resolved settings do not fit on the disk of the run directory.
 
     needed: the bytes on the disk. existing: files of records that the run will replace, which count as free.
@@ -181,24 +189,24 @@ def check_disk(settings: Any, needed: int, out: Path, existing: Sequence[Path] =
     free = shutil.disk_usage(folder).free + sum(path.stat().st_size for path in existing)
     if needed > free:
         raise BadInput(
-            f"{_named(settings)}: the records of the run need {size_words(needed)} on the disk of --out {out}, "
+            f"{_named(settings, flags['disk'])}: the records of the run need {size_words(needed)} on the disk of --out {out}, "
             f"which has {size_words(free)} free"
         )
 
 
-def _named(settings: Any) -> str:
-    """Return the counts and mappings that are far from their defaults, with their values; if none is, the number of seeds."""
-    seeds, default = {"seeds": settings.number_of_seeds}, type(settings)().resolved()
-    given = {name: value for name, value in (vars(settings) | seeds).items() if type(value) in (int, dict)}
-    usual = vars(default) | {"seeds": default.number_of_seeds}
-    far = {name: value for name, value in given.items() if _is_far(value, usual[name])} or seeds
-    return ", ".join(f"--{name} {value}" if isinstance(value, int) else f"--{name}" for name, value in far.items())
+def _named(settings: Any, flags: Sequence[str]) -> str:
+    """Return those of the flags that are far from their defaults, with their values; if none is, all of them."""
+    default = type(settings)().resolved()
+    values = {flag: value for flag in flags if (value := getattr(settings, flag)) is not None}
+    named = {flag: value for flag, value in values.items() if _is_far(value, getattr(default, flag))} or values
+    return ", ".join(f"--{flag} {value}" if isinstance(value, int) else f"--{flag}" for flag, value in named.items())
 
 
 def _is_far(value: Any, default: Any) -> bool:
     """Return whether a setting differs from its default, a number by a factor of 4 or more."""
-    close = isinstance(value, int) and isinstance(default, int) and max(value, default) < 4 * min(value, default)
-    return bool(value != default) and not close
+    if isinstance(value, int) and isinstance(default, int):
+        return max(value, default) >= 4 * min(value, default)
+    return bool(value != default)
 
 
 def accelerated() -> bool:

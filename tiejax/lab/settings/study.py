@@ -3,10 +3,10 @@
 import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from tiejax.lab.settings.command_line import CommandLine
+from tiejax.lab.settings.sizes import Flags, Need
 
 SWITCHES = {
     "resume": "continue the interrupted run in the run directory; the results equal those of an uninterrupted run",
@@ -31,6 +31,17 @@ def function_of(entry: Entry) -> Callable[..., Any]:
     return found
 
 
+class Sizes(Protocol):
+    """The module `sizes.py` of a study, which counts memory and disk in closed form and loads no jax."""
+
+    @property
+    def FLAGS(self) -> Flags:
+        """The settings that decide each purpose of the need."""
+
+    def need(self, settings: Any, /) -> Need:
+        """Return the bytes that a run with resolved settings needs."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Study:
     """A study as a command. Its settings load no jax; functions that need jax are named as "module:name" (`Entry`).
@@ -45,8 +56,7 @@ class Study:
         adds: settings of `may_change` that add work; a finished run that is resumed with another value goes on
         extends: lists to which a resumed run may add, if they were not empty; a finished run then goes on
         appends: whether a resumed run may append seeds; the settings are then `LookSettings`
-        sizes: module with a function `need`, which returns memory and disk space that a run with resolved settings needs, in
-            closed form; checked before anything is loaded
+        sizes: memory and disk space that a run needs, checked before anything is loaded
         prepare: loads the data, before the run directory is written to: `(settings, console, resume)` -> `launched.prepared`
         checks_finished: whether `prepare` is called also for a run that has finished, to refuse its resumption
         reserves_at_end: whether `run` reserves the run directory itself, once all results are known
@@ -64,7 +74,7 @@ class Study:
     adds: tuple[str, ...] = ()
     extends: tuple[str, ...] = ()
     appends: bool = False
-    sizes: ModuleType | None = None
+    sizes: Sizes | None = None
     prepare: Entry | None = None
     checks_finished: bool = False
     reserves_at_end: bool = False

@@ -6,6 +6,13 @@ from tiejax.lab.settings.sizes import FLOAT, MOMENTS, Need, bytes_of_records, by
 from tiejax.models import counts
 from tiejax.text.planted_pairs import KINDS, PAIRS
 
+MODEL = ("vocab_size", "width", "layers")
+FLAGS = {
+    "state": MODEL,
+    "records": ("seeds", "steps", "record_every", "planted"),
+    "batches": ("batch_size", "context"),
+    "training": ("batch_size", "context", *MODEL),
+}
 MOST_STEPS = 15_000  # without --steps
 RECORD = 24 * FLOAT  # loss, distance, and gradients of two uses, in total and in buckets
 FEED_FORWARD = 4  # width of the feed-forward layers, of the width

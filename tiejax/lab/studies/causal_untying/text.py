@@ -106,7 +106,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
     if len(train) < settings.batch_size:
         raise BadInput(f"--corpus: {len(train)} blocks of training text, expected at least --batch_size {settings.batch_size}")
     new = 0 if planting is None else planting.vocabulary - prepared.vocabulary
-    check_memory(settings, sizes.need(settings, prepared.vocabulary + new))
+    check_memory(settings, sizes.need(settings, prepared.vocabulary + new), sizes.FLAGS)
     count = np.bincount(train[:, 1:].ravel(), minlength=prepared.vocabulary + new)
     # Planted symbols have the bucket of twins, the last one.
     names, bucket = buckets(count[: prepared.vocabulary], Twins(prepared.vocabulary, ("",) * new, (0,) * new, (0.0,) * new))

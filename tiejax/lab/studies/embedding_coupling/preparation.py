@@ -71,7 +71,7 @@ def check_sizes(settings: Settings, text: Text, mesh: int, tasks: list[TaskData]
     for task in tasks:
         check_steps("fine_tuning_epochs", settings.fine_tuning_epochs, settings.fine_tuning_epochs * task.feed.steps_of_epoch)
     decided = text.twins.vocabulary, mesh, 0 if start is None else checkpoint_size(start)
-    check_memory(settings, sizes.need(settings, *decided))
+    check_memory(settings, sizes.need(settings, *decided), sizes.FLAGS)
 
 
 # Operations per weight and token: two for each matrix product, of which the backward pass has two more.

@@ -11,6 +11,13 @@ from tiejax.models.shapes import POSITIONS, PUBLISHED_SHAPES, Published, Shape
 
 SPECIAL = 5  # tokens without a twin in a cipher
 STARTS = 2  # of every fine-tuning: pre-trained and control
+MEMBERS = ("seeds", "rate_seeds")
+FLAGS = {
+    "state": ("fine_tuning_seeds", *MEMBERS, "vocab_size", "shapes"),
+    "records": ("steps", "record_every", "validate_every", *MEMBERS),
+    "batches": ("batch_rows", "max_length", "validation_batches", *MEMBERS),
+    "training": ("batch_rows", "max_length", "vocab_size", "shapes"),
+}
 RECORD = 2 * FLOAT + INDEX + 1  # loss and accuracy, overflow, finite
 VALIDATION = 2 * FLOAT
 

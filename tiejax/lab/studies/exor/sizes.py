@@ -8,6 +8,9 @@ from tiejax.lab.studies.exor.task import SPLITS, train_size
 from tiejax.models import counts
 
 MOST_PER_CHUNK, BUFFER = 64, 2**28  # limits of a chunk: records, and bytes of the records of all members
+MODELS = ("seeds", "hidden", "token_hidden", "channel_hidden", "feed_forward", "width", "layers")
+RECORDS = ("seeds", "steps", "record_every", "exact_every")
+FLAGS = {"state": MODELS, "records": RECORDS, "training": ("batch_size", *MODELS), "disk": (*RECORDS, "records_on")}
 
 
 def parameters(settings: Any) -> int:

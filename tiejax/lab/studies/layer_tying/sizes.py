@@ -11,6 +11,13 @@ from tiejax.models import counts
 from tiejax.models.shapes import TOKEN_TYPES, Shape
 
 HIDDEN = 128  # hidden width of the agent's network
+MODEL = ("vocab_size", "width", "layers", "feed_forward", "variants")
+FLAGS = {
+    "state": MODEL,
+    "records": ("seeds", "steps", "k", "variants"),
+    "batches": ("k", "batch_size", "context"),
+    "training": ("batch_size", "context", *MODEL),
+}
 
 
 def parameters(settings: Any, vocabulary: int, distinct: int, method: str = "untied") -> int:

@@ -52,7 +52,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> Text:
         by_split = {name: blocks.blocks(prepared.split(name), settings.context, prepared.begin) for name in SPLITS}
     if settings.padding is not None and settings.padding >= prepared.vocabulary:
         raise BadInput(f"--padding: expected a token id <= {prepared.vocabulary - 1}, got {settings.padding}")
-    check_memory(settings, sizes.need(settings, prepared.vocabulary))
+    check_memory(settings, sizes.need(settings, prepared.vocabulary), sizes.FLAGS)
     return Text(prepared, by_split)
 
 

@@ -6,6 +6,14 @@ from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_
 from tiejax.models import counts
 from tiejax.statistics.untie_arms import Arms
 
+MODEL = ("vocab_size", "width", "layers", "feed_forward")
+FLAGS = {
+    "state": ("seeds", *MODEL),
+    "records": ("seeds", "steps", "record_every", "validate_every"),
+    "batches": ("seeds", "batch_size", "max_length", "validation_batches"),
+    "training": ("batch_size", "max_length", *MODEL),
+}
+
 
 class Decided(NamedTuple):
     """Sizes that depend on the text.

@@ -59,7 +59,7 @@ def prepare(settings: Settings, console: Console, resume: bool = False) -> tuple
     decided = sizes.Decided(
         text.twins.vocabulary, len(pairs_of(text)[0]), len(buckets_of(text)[0]), planned.steps, planned.rows, planned.mesh
     )
-    check_memory(settings, sizes.need(settings, decided), alone=jax.process_count() == 1)
+    check_memory(settings, sizes.need(settings, decided), sizes.FLAGS, alone=jax.process_count() == 1)
     return text, planned
 
 
