@@ -38,6 +38,15 @@ FEWEST = 32  # seeds of distributions that are not symmetric, with a skewness of
 PLATEAUS = np.array([0.0, 0.35, 1.0])  # levels at which training ends in EXor, in nats
 
 Generator = np.random.Generator
+# Differences or outcomes of independent seeds: generator, number of seeds -> `[seed]`.
+DRAWN: dict[str, Callable[[Generator, int], np.ndarray]] = {
+    "normal": lambda rng, seeds: rng.normal(size=seeds),
+    "skewed": lambda rng, seeds: rng.lognormal(sigma=1.5, size=seeds),
+    "trimodal": lambda rng, seeds: rng.choice(PLATEAUS, seeds, p=[0.5, 0.3, 0.2]) + 0.01 * rng.normal(size=seeds),
+    "discrete": lambda rng, seeds: rng.choice([-0.2, -0.1, 0.0, 0.1, 0.2], seeds, p=[0.05, 0.2, 0.5, 0.2, 0.05]),
+    "exponential": lambda rng, seeds: rng.exponential(size=seeds) - 1,
+    "lognormal": lambda rng, seeds: rng.lognormal(size=seeds) - np.exp(0.5),
+}
 Draw = Callable[[Generator, int, int], list[Claim]]  # generator, number of claims, number of seeds -> claims
 
 
@@ -118,9 +127,9 @@ def row(setting: Setting, studies: int, seed: int) -> dict[str, Any]:
 
 def settings() -> Iterator[Setting]:
     """Yield the settings of the published table."""
-    skewed, trimodal = means(_same_arms(_skewed)), means(_same_arms(_trimodal))
+    skewed, trimodal = means(_same_arms(DRAWN["skewed"])), means(_same_arms(DRAWN["trimodal"]))
     for seeds, claims in ((8, 5), (16, 10), (32, 5), (256, 5)):
-        yield Setting("normal", means(_normal), (seeds,), claims)
+        yield Setting("normal", means(DRAWN["normal"]), (seeds,), claims)
     yield Setting("normal, half of the claims with an effect", _half_with_an_effect, (32,), claims=10, with_effect=5)
     yield Setting("normal, with a factor common to all claims", _common_factor, (32,))
     for seeds in (8, 32):
@@ -128,7 +137,7 @@ def settings() -> Iterator[Setting]:
     for seeds in (16, 32):
         yield Setting("trimodal: both arms on three plateaus", trimodal, (seeds,))
     for seeds in (16, 32):
-        yield Setting("discrete, half of them ties", means(_discrete), (seeds,))
+        yield Setting("discrete, half of them ties", means(DRAWN["discrete"]), (seeds,))
     yield Setting("constant: all differences 0", means(lambda rng, seeds: np.zeros(seeds)), (32,))
     for seeds in (32, 256):
         yield Setting("proportions of 70 %", _proportions, (seeds,))
@@ -136,13 +145,13 @@ def settings() -> Iterator[Setting]:
         yield Setting("equivalence, mean on the margin", _on_the_margin("equivalence"), (seeds,), false=("supported",))
         yield Setting("non-inferiority, mean on the margin", _on_the_margin("non-inferiority"), (seeds,), false=("supported",))
     yield Setting("means and proportions of these kinds in one family", _mixed, (32,))
-    yield Setting("normal, with looks", means(_normal), (64, 128, 256), claims=3)
+    yield Setting("normal, with looks", means(DRAWN["normal"]), (64, 128, 256), claims=3)
     yield Setting("trimodal, with looks", trimodal, (64, 128, 256), claims=3)
     for seeds in (16, 32, 256):
-        yield Setting("not symmetric: exponential - 1", means(_exponential), (seeds,), assumed=seeds >= FEWEST)
-    yield Setting("not symmetric: exponential - 1, of one arm", _of_one_arm(_exponential), (32,))
+        yield Setting("not symmetric: exponential - 1", means(DRAWN["exponential"]), (seeds,), assumed=seeds >= FEWEST)
+    yield Setting("not symmetric: exponential - 1, of one arm", _of_one_arm(DRAWN["exponential"]), (32,))
     for seeds in (32, 256):
-        yield Setting("not symmetric: log-normal less its mean", means(_lognormal), (seeds,), assumed=False)
+        yield Setting("not symmetric: log-normal less its mean", means(DRAWN["lognormal"]), (seeds,), assumed=False)
     for seeds in (10, 64):
         name = "equivalence, one seed of 20 far away"
         yield Setting(name, _rare_on_the_margin, (seeds,), false=("supported",), assumed=False)
@@ -184,30 +193,6 @@ def drawn_records(rows: Sequence[Mapping[str, Any]]) -> tuple[Draw, int, int]:
 def _claim(place: int, differences: np.ndarray, **fields: Any) -> Claim:
     fields = {"sign": 1} | fields
     return Claim(str(place), "There is an effect.", "the mean difference", differences, **fields)
-
-
-def _normal(rng: Generator, seeds: int) -> np.ndarray:
-    return rng.normal(size=seeds)
-
-
-def _skewed(rng: Generator, seeds: int) -> np.ndarray:
-    return rng.lognormal(sigma=1.5, size=seeds)
-
-
-def _trimodal(rng: Generator, seeds: int) -> np.ndarray:
-    return rng.choice(PLATEAUS, seeds, p=[0.5, 0.3, 0.2]) + 0.01 * rng.normal(size=seeds)
-
-
-def _discrete(rng: Generator, seeds: int) -> np.ndarray:
-    return rng.choice([-0.2, -0.1, 0.0, 0.1, 0.2], seeds, p=[0.05, 0.2, 0.5, 0.2, 0.05])
-
-
-def _exponential(rng: Generator, seeds: int) -> np.ndarray:
-    return rng.exponential(size=seeds) - 1
-
-
-def _lognormal(rng: Generator, seeds: int) -> np.ndarray:
-    return rng.lognormal(size=seeds) - np.exp(0.5)
 
 
 def _of_one_arm(differences: Callable[[Generator, int], np.ndarray]) -> Draw:
@@ -260,8 +245,8 @@ def _rare_on_the_margin(rng: Generator, claims: int, seeds: int) -> list[Claim]:
 
 
 def _mixed(rng: Generator, claims: int, seeds: int) -> list[Claim]:
-    normal, skewed, trimodal = (means(d) for d in (_normal, _same_arms(_skewed), _same_arms(_trimodal)))
-    draws = [normal, skewed, trimodal, means(_discrete), _proportions]
+    normal, skewed, trimodal = (means(d) for d in (DRAWN["normal"], _same_arms(DRAWN["skewed"]), _same_arms(DRAWN["trimodal"])))
+    draws = [normal, skewed, trimodal, means(DRAWN["discrete"]), _proportions]
     drawn = [draws[place % len(draws)](rng, 1, seeds)[0] for place in range(claims)]
     return [dataclasses.replace(claim, id=str(place)) for place, claim in enumerate(drawn)]
 

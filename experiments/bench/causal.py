@@ -8,9 +8,9 @@ import numpy as np
 
 from experiments.bench import decoder
 from experiments.bench.arithmetic import FORWARD_AND_BACKWARD, device_rates
-from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
+from experiments.bench.contender import Side, Train, Work, allocator, compare, environment_of_sides, installed
 from experiments.bench.settings import CausalBench
-from experiments.bench.timing import ratio, spread, write_results
+from experiments.bench.timing import over_words, range_words, ratio, spread, write_results
 from tiejax import tying
 from tiejax.lab.comparison.training import Members, Trainer
 from tiejax.lab.runs import environment
@@ -33,12 +33,9 @@ SIDES = {"ours": OURS, "torch": decoder.SIDES["torch"], EACH: decoder.SIDES["tor
 def run(settings: CausalBench, console: Console) -> None:
     """Measure all sides in turn, print rates, their ratios and the share of the rate of products, write results.json."""
     variables = environment_of_sides(device_a_core=True)
-    sides = installed(SIDES, console)
-    processes = {name: environment.cores() if name == EACH else 1 for name in sides}
-    contenders = {
-        name: Contender(SIDES[name].train, [job_of(settings, name)] * number, variables) for name, number in processes.items()
-    }
-    rates = take_turns(contenders, settings.repeats, settings.seconds)
+    processes = {name: environment.cores() if name == EACH else 1 for name in installed(SIDES, console)}
+    sides = {name: (SIDES[name].train, [job_of(settings, name)] * number, variables) for name, number in processes.items()}
+    rates = compare(settings, sides)
     results = results_of(settings, rates, device_rates()["flops"])
     for line in lines(results):
         console.say(line)
@@ -113,10 +110,10 @@ def lines(results: dict[str, Any]) -> list[str]:
     for name, rate in results["tokens_per_second"].items():
         share = results["share_of_products"][name]["median"]
         found.append(
-            f"{name:>10}: {rate['median']:,.0f} tokens per second ({rate['min']:,.0f} to {rate['max']:,.0f}), {share:.0%} of "
-            "the rate of large matrix products"
+            f"{name:>10}: {rate['median']:,.0f} tokens per second {range_words(rate)}, {share:.0%} of the rate of large matrix "
+            "products"
         )
     for name, words in (("over_torch", "torch"), ("over_torch_each", "torch with a model on each core")):
         if over := results.get(name):
-            found.append(f"{over['median']:.2f} x {words} ({over['min']:.2f} to {over['max']:.2f})")
+            found.append(over_words(over, words))
     return found

@@ -4,9 +4,10 @@ import contextlib
 import importlib.util
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeVar
+from unittest import mock
 
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -68,7 +69,7 @@ class Contender:
     def __init__(self, make: Entry, jobs: Sequence[Any], environment: Mapping[str, str]) -> None:
         spawn = multiprocessing.get_context("spawn")
         self._pipes, self._processes = list[Connection](), list[Any]()
-        with changed(environment):
+        with mock.patch.dict(os.environ, environment):
             for job in jobs:
                 ours, theirs = spawn.Pipe()
                 process = spawn.Process(target=serve, args=(make, job, theirs), daemon=True)
@@ -95,26 +96,27 @@ class Contender:
         return sum(pipe.recv().rate for pipe in self._pipes)
 
 
-def take_turns(contenders: Mapping[K, Contender], repeats: int, seconds: float) -> dict[K, list[float]]:
-    """Return `repeats` rates per contender. Each round measures every contender once, one after the other.
+def compare(settings: Any, sides: Mapping[K, tuple[Entry, Sequence[Any], Mapping[str, str]]]) -> dict[K, list[float]]:
+    """Return `settings.repeats` rates per side. Each round measures every side once, one after the other.
 
-    A turn begins with `seconds / 2` of training that are not counted: while the others trained, the system may have reclaimed
-    memory and caches, which uninterrupted training would keep.
+    A turn begins with half of `settings.seconds` of training that are not counted: while the others trained, the system may
+    have reclaimed memory and caches, which uninterrupted training would keep. sides: the arguments of each `Contender`.
     """
-    rates: dict[K, list[float]] = {name: [] for name in contenders}
+    contenders = {name: Contender(*side) for name, side in sides.items()}
+    rates: dict[K, list[float]] = {name: [] for name in sides}
     with contextlib.ExitStack() as stack:
         for contender in contenders.values():
             stack.enter_context(contender)
-        for _ in range(repeats):
+        for _ in range(settings.repeats):
             for name, contender in contenders.items():
-                contender.train(seconds / 2)
-                rates[name].append(contender.train(seconds))
+                contender.train(settings.seconds / 2)
+                rates[name].append(contender.train(settings.seconds))
     return rates
 
 
 def devices_on_cpu(device_a_core: bool) -> dict[str, str]:
     """Return the environment variables that give jax one CPU device per core, or one CPU device that uses all cores."""
-    with changed({"JAX_PLATFORMS": "cpu"}):
+    with mock.patch.dict(os.environ, JAX_PLATFORMS="cpu"):
         if device_a_core:
             environment.one_device_a_core()
         else:
@@ -134,18 +136,6 @@ def serve(make: Entry, job: Any, pipe: Connection) -> None:
     with contextlib.suppress(EOFError):
         while True:
             pipe.send(train(pipe.recv()))
-
-
-@contextlib.contextmanager
-def changed(environment: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within the context, for processes that are started in it."""
-    before = dict(os.environ)
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def allocator() -> dict[str, str]:

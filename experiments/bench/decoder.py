@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 
-from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
+from experiments.bench.contender import Side, Train, Work, allocator, compare, environment_of_sides, installed
 from experiments.bench.layers import TimedForm, distinct_layers, random_blocks
 from experiments.bench.settings import DecoderBench
-from experiments.bench.timing import ratio, spread, write_results
+from experiments.bench.timing import over_words, range_words, ratio, spread, write_results
 from tiejax import tying
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -49,26 +49,18 @@ class OurJob(NamedTuple):
 
 def run(settings: DecoderBench, console: Console) -> None:
     """Measure all sides in turn, print a table with the ratios, write results.json."""
-    sides = installed(SIDES, console)
+    sides, variables = installed(SIDES, console), environment_of_sides(device_a_core=True)
     rows: list[dict[str, Any]] = []
     for layers in settings.layers:
         forms = (layers, distinct_layers(settings.share, layers))
         entries = [Entry(side, layers, distinct) for distinct in forms for side in sides]
-        rates = measure(settings, entries)
+        jobs = {entry: [job_of(settings, entry)] * processes(entry) for entry in entries}
+        rates = compare(settings, {entry: (SIDES[entry.side].train, jobs[entry], variables) for entry in entries})
         for entry in entries:
             rows.append(row_of(settings, entry, rates))
             console.say(row_line(rows[-1]))
     measured = {"rows": rows, "allocator": allocator()}
     console.result(f"results: {write_results('decoder', settings, measured)}")
-
-
-def measure(settings: DecoderBench, entries: Sequence[Entry]) -> dict[Entry, list[float]]:
-    """Return tokens per second of each entry, those of all its models; the entries take turns."""
-    variables = environment_of_sides(device_a_core=True)
-    contenders = {
-        entry: Contender(SIDES[entry.side].train, [job_of(settings, entry)] * processes(entry), variables) for entry in entries
-    }
-    return take_turns(contenders, settings.repeats, settings.seconds)
 
 
 def processes(entry: Entry) -> int:
@@ -154,11 +146,9 @@ def row_line(row: Mapping[str, Any]) -> str:
     """Return the line of an entry for the terminal."""
     ties = "untied" if row["distinct"] == row["layers"] else f"{row['distinct']} distinct"
     ratios = "".join(
-        f"  {over['median']:.2f} x {name} ({over['min']:.2f} to {over['max']:.2f})"
+        f"  {over_words(over, name)}"
         for name, over in (("torch", row["over_torch"]), ("torch, a model on each core", row["over_torch_each"]))
         if over is not None
     )
-    return (
-        f"{row['layers']:>3} layers, {ties:<12} {row['side']:>10}  {row['median']:8.1f} ms per batch ({row['min']:.1f} to "
-        f"{row['max']:.1f}){ratios}"
-    )
+    rate = f"{row['median']:8.1f} ms per batch {range_words(row, '.1f')}"
+    return f"{row['layers']:>3} layers, {ties:<12} {row['side']:>10}  {rate}{ratios}"

@@ -33,24 +33,13 @@ Measured = dict[str, Any]
 
 
 def exor(settings: DeviceBench, rates: bool) -> Iterator[Measured]:
-    """Yield rates and losses of EXor's fast engine, and the number of seeds that solve the published task, by arm.
-
-    On a GPU also those of loops that run as CUDA graphs.
-    """
+    """Yield rates and losses of EXor's fast engine, and the number of seeds that solve the published task, by arm."""
     study = ExorBench().study_settings("fast", settings.seeds)
     if rates:
-        forms: dict[str, dict[str, Any]] = {"fast": {}}
-        if jax.default_backend() == "gpu":
-            forms["fast, loops in graphs"] = {"graph_loops": True}
-        for form, changes in forms.items():
-            for seeds in (settings.seeds, 1024):
-                ensemble = build_ensemble(dataclasses.replace(ExorBench().study_settings("fast", seeds), **changes))
-                rate = timed(settings, ensemble, range(seeds), 2 * seeds)
-                yield {"model_steps_per_s": {f"{form}, {2 * seeds} models": rate}}
+        for seeds in (settings.seeds, 1024):
+            ensemble = build_ensemble(ExorBench().study_settings("fast", seeds))
+            yield {"model_steps_per_s": {f"fast, {2 * seeds} models": timed(settings, ensemble, range(seeds), 2 * seeds)}}
     yield {"losses": first_losses(build_ensemble(study), study.seed_list[:4], settings.first_steps)}
-    if rates and jax.default_backend() == "gpu":
-        looped = build_ensemble(dataclasses.replace(study, graph_loops=True))
-        yield {"losses_of_graph_loops": first_losses(looped, study.seed_list[:4], settings.first_steps)}
     whole = dataclasses.replace(study, steps=None, exact_every=1000).resolved()
     records = training.train(build_ensemble(whole), whole.seed_list).records["exact"]["cross_entropy"]
     _, bayes = bayes_risk(whole.tasks[0], split(whole.bits)["train"])

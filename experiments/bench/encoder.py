@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
+from experiments.bench.contender import Side, Train, Work, allocator, compare, environment_of_sides, installed
 from experiments.bench.settings import ENDLESS, EncoderBench
-from experiments.bench.timing import TimedEnsemble, ratio, recording_nothing, spread, write_results
+from experiments.bench.timing import TimedEnsemble, over_words, range_words, ratio, recording_nothing, spread, write_results
 from tiejax import training
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -24,8 +24,6 @@ from tiejax.models.shapes import Shape
 from tiejax.pretraining.step_plan import StepPlan, devices_of_member, plan_steps
 
 OURS = "ours"
-
-
 TORCH = "experiments.bench.torch_encoder"
 TRAINER = Side("the library's trainer", ("torch", "transformers", "accelerate"), f"{TORCH}:train_by_library")
 SIDES = {
@@ -58,13 +56,13 @@ def run(settings: EncoderBench, console: Console) -> None:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Path(folder, "tokenizer.json")
         tokenizer.write_bytes(text.tokenizer_file)
-        rates = measure(settings, entries, {entry: jobs_of(settings, entry, text, planned, tokenizer) for entry in entries})
+        jobs = {entry: jobs_of(settings, entry, text, planned, tokenizer) for entry in entries}
+        variables = environment_of_sides(device_a_core=True)
+        rates = compare(settings, {entry: (SIDES[entry.side].train, jobs[entry], variables) for entry in entries})
     rows = [row_of(entry, rates[entry]) for entry in entries]
-    for row in rows:
-        console.say(row_line(row))
     ratios = [ratio_of(entry, rates) for entry in entries if entry.side != OURS]
-    for row in ratios:
-        console.say(ratio_line(row))
+    for line in (*map(row_line, rows), *map(ratio_line, ratios)):
+        console.say(line)
     measured = {
         "rows": rows,
         "ratios": ratios,
@@ -73,13 +71,6 @@ def run(settings: EncoderBench, console: Console) -> None:
         "allocator": allocator(),
     }
     console.result(f"results: {write_results('encoder', settings, measured)}")
-
-
-def measure(settings: EncoderBench, entries: Sequence[Entry], jobs: Mapping[Entry, Sequence[Any]]) -> dict[Entry, list[float]]:
-    """Return tokens per second of each entry; the entries take turns."""
-    variables = environment_of_sides(device_a_core=True)
-    contenders = {entry: Contender(SIDES[entry.side].train, jobs[entry], variables) for entry in entries}
-    return take_turns(contenders, settings.repeats, settings.seconds)
 
 
 def jobs_of(settings: EncoderBench, entry: Entry, text: Text, planned: StepPlan, tokenizer: Path) -> Sequence[Any]:
@@ -167,15 +158,10 @@ def models_words(models: int) -> str:
 
 def row_line(row: Mapping[str, Any]) -> str:
     """Return the line of an entry for the terminal."""
-    return (
-        f"{SIDES[row['side']].label:>22}, {models_words(row['models'])}: {row['median']:9,.0f} tokens/s ({row['min']:,.0f} to "
-        f"{row['max']:,.0f})"
-    )
+    rate = f"{row['median']:9,.0f} tokens/s {range_words(row)}"
+    return f"{SIDES[row['side']].label:>22}, {models_words(row['models'])}: {rate}"
 
 
 def ratio_line(row: Mapping[str, Any]) -> str:
     """Return the line of a ratio for the terminal."""
-    return (
-        f"{models_words(row['models'])}: ours is {row['median']:.2f} x {SIDES[row['over']].label} ({row['min']:.2f} to "
-        f"{row['max']:.2f})"
-    )
+    return f"{models_words(row['models'])}: ours is {over_words(row, SIDES[row['over']].label)}"

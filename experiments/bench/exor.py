@@ -1,20 +1,23 @@
 """Training throughput of EXor, recording included, compared with a torch loop and the limit set by arithmetic."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from matplotlib.figure import Figure
+
 from experiments.bench.arithmetic import device_rates, exor_floor, exor_work
-from experiments.bench.plots import plot_throughput
 from experiments.bench.settings import RECORD_EVERY, Engine, ExorBench
-from experiments.bench.timing import TimedEnsemble, spread, write_results
+from experiments.bench.timing import TimedEnsemble, range_words, spread, write_results
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.words import number
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.exor.ensemble import build_ensemble
 
 SEEDS_RECORDED = 32  # ensemble size at which the share of recording is measured
+ENGINE_COLOURS = {"fast": figures.ORANGE, "plain": figures.BLUE}
 
 
 def run(settings: ExorBench, console: Console) -> None:
@@ -33,8 +36,8 @@ def run(settings: ExorBench, console: Console) -> None:
     share = recording_share(settings, settings.measured_engines[0], SEEDS_RECORDED) if settings.size == "small" else None
     if share is not None:
         console.say(
-            f"recording at the default schedule takes {share['median']:.1%} of the time ({share['min']:.1%} to "
-            f"{share['max']:.1%}; {SEEDS_RECORDED} seeds, {settings.measured_engines[0]})"
+            f"recording at the default schedule takes {share['median']:.1%} of the time {range_words(share, '.1%')}; "
+            f"{SEEDS_RECORDED} seeds, {settings.measured_engines[0]}"
         )
     measured: dict[str, Any] = {"torch": torch_rate, "rows": rows, "recording_share": share}
     if limit is None:
@@ -115,7 +118,7 @@ def row_line(row: Mapping[str, Any]) -> str:
     compared = "" if row["of_floor"] is None else f"  {number(row['over_torch'])} x torch  {row['of_floor']:.1%} of the floor"
     return (
         f"{row['engine']:>5}  {row['seeds']:4} seeds  {row['models']:4} models  {row['median']:9,.0f} model-steps/s  "
-        f"({row['min']:,.0f} to {row['max']:,.0f})  compiled in {row['compile_s']:.1f} s{compared}"
+        f"{range_words(row)}  compiled in {row['compile_s']:.1f} s{compared}"
     )
 
 
@@ -127,3 +130,26 @@ def floor_line(work: Mapping[str, float], rates: Mapping[str, float], floors: Ma
         f"{rates['bytes']:.3g} bytes per second: {floors['arithmetic']:,.0f} model-steps/s if limited by arithmetic, "
         f"{floors['memory']:,.0f} if limited by memory"
     )
+
+
+def plot_throughput(rows: Sequence[Mapping[str, Any]], torch_rate: Mapping[str, float] | None, floor: float) -> Figure:
+    """Plot throughput over the number of models, log-log, with its range. rows: those of results.json."""
+    figure, grid = figures.new_figure(1, 1, 6.0, 4.0)
+    axes = grid[0, 0]
+    for engine, colour in ENGINE_COLOURS.items():
+        measured = [row for row in rows if row["engine"] == engine]
+        if measured:
+            median = np.array([row["median"] for row in measured])
+            bars = np.abs([[row["median"] - row["min"], row["max"] - row["median"]] for row in measured]).T
+            models = [row["models"] for row in measured]
+            axes.errorbar(models, median, yerr=bars, color=colour, marker="o", capsize=3, label=engine)
+    if torch_rate:
+        axes.axhline(torch_rate["median"], color=figures.GREEN, label="torch, one model")
+    axes.axhline(floor, color="black", linestyle="--", linewidth=1, label="floor of the fast engine")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("models in one ensemble")
+    axes.set_ylabel("model-steps per second")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 0.12))
+    return figure

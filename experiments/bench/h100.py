@@ -25,11 +25,3 @@ platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 12 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
-
-# XLA creates command buffers only for known driver and runtime versions.
-DRIVER = """
-  driver_version: "13.0.0"
-  runtime_version: "13.0.0"
-  compile_time_toolkit_version: "13.0.0"
-"""
-WITH_DRIVER = TARGET_CONFIG.replace("gpu_device_info {", "gpu_device_info {" + DRIVER)

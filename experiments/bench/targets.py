@@ -25,7 +25,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.bench.causal import parts_of as causal_parts
 from experiments.bench.encoder import plan as encoder_plan
-from experiments.bench.graphs import host_loops
 from experiments.bench.h100 import TARGET_CONFIG
 from experiments.bench.layers import random_blocks
 from experiments.bench.settings import EncoderBench, LayersBench, TargetsBench, TextBench
@@ -68,11 +67,7 @@ def run(settings: TargetsBench, console: Console) -> None:
         lowered = PROGRAMS[name](devices).lower(lowering_platforms=(platform,))
         programs[name] = describe(lowered) | {"compile_s": time.perf_counter() - began}
         console.say(program_line(name, programs[name], before.get(name)))
-    found: dict[str, Any] = {"programs": programs}
-    if platform == "cuda" and "exor, fast" in settings.programs:
-        found["host_loops"] = host_loops()
-        console.say(f"loops per chunk of EXor that the host drives: {found['host_loops']}")
-    console.result(f"results: {write_results('targets', settings, found)}")
+    console.result(f"results: {write_results('targets', settings, {'programs': programs})}")
 
 
 def read_before(settings: TargetsBench) -> dict[str, Any]:

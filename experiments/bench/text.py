@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments.bench.arithmetic import device_rates, text_flops
-from experiments.bench.contender import Contender, Side, Train, Work, allocator, environment_of_sides, installed, take_turns
-from experiments.bench.encoder import OURS, TRAINER, torch_job
+from experiments.bench.contender import Side, Train, allocator, compare, environment_of_sides, installed
+from experiments.bench.encoder import OURS, TORCH, TRAINER, torch_job
 from experiments.bench.settings import Form, TextBench
-from experiments.bench.timing import TimedEnsemble, ratio, recording_nothing, spread, write_results
+from experiments.bench.timing import TimedEnsemble, over_words, range_words, ratio, recording_nothing, spread, write_results
 from tiejax import training
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -31,7 +31,7 @@ from tiejax.training.loss import cross_entropy
 SIDES = {
     OURS: Side("ours", (), "experiments.bench.text:train_ours"),
     "trainer": TRAINER,
-    "loop": Side("the plain torch loop", ("torch",), "experiments.bench.torch_text:train_by_loop"),
+    "loop": Side("the plain torch loop", ("torch",), f"{TORCH}:train_published_by_loop"),
 }
 
 
@@ -65,15 +65,14 @@ def compare_with_torch(settings: TextBench, console: Console) -> list[dict[str, 
         tokenizer.write_bytes(text.tokenizer)
         jobs = {side: job_of(settings, side, text, planned, tokenizer) for side in installed(SIDES, console)}
         variables = environment_of_sides(device_a_core=settings.seeds % environment.cores() == 0)
-        contenders = {side: Contender(SIDES[side].train, [job], variables) for side, job in jobs.items()}
-        rates = take_turns(contenders, settings.repeats, settings.seconds)
-    rows = []
+        rates = compare(settings, {side: (SIDES[side].train, [job], variables) for side, job in jobs.items()})
+    rows: list[dict[str, Any]] = []
     for side, measured in rates.items():
         over = ratio(rates[OURS], measured)
         rows.append({"side": side, **spread(measured), "ours_over": None if side == OURS else over})
         console.say(
-            f"{SIDES[side].label:>22}  {rows[-1]['median']:8,.0f} tokens/s ({rows[-1]['min']:,.0f} to {rows[-1]['max']:,.0f})"
-            + ("" if side == OURS else f"  ours is {over['median']:.2f} x ({over['min']:.2f} to {over['max']:.2f})")
+            f"{SIDES[side].label:>22}  {rows[-1]['median']:8,.0f} tokens/s {range_words(rows[-1])}"
+            + ("" if side == OURS else f"  ours is {over_words(over, SIDES[side].label)}")
         )
     return rows
 
@@ -91,15 +90,8 @@ def train_ours(settings: TextBench) -> Train:
     """Return training of the packed form, all members on all devices, compiled and warmed up."""
     study = settings.study_settings("packed")
     text, planned = prepare(study, Console(quiet=True))
-    timed, models = TimedEnsemble(ensemble_of(study, text, planned, "packed"), study.seed_list), 2 * settings.seeds
-    timed.train(1)
-    seconds_per_step = timed.train(2).seconds / 2
-
-    def train(seconds: float) -> Work:
-        steps = max(1, round(seconds / seconds_per_step))
-        return Work(round(models * steps * planned.tokens), timed.train(steps).seconds)
-
-    return train
+    timed = TimedEnsemble(ensemble_of(study, text, planned, "packed"), study.seed_list)
+    return timed.paced(2 * settings.seeds * planned.tokens, 2)
 
 
 def measure_form(settings: TextBench, form: Form, console: Console) -> dict[str, Any]:
@@ -163,7 +155,7 @@ def longest_of_batch(lengths: np.ndarray, batch_size: int) -> float:
 def row_line(row: Mapping[str, Any], first: str) -> str:
     """Return the line of a form for the terminal. first: the form that it is compared with."""
     return (
-        f"{row['form']:>9}  {row['median']:8,.0f} tokens/s ({row['min']:,.0f} to {row['max']:,.0f})  "
+        f"{row['form']:>9}  {row['median']:8,.0f} tokens/s {range_words(row)}  "
         f"{row['over_first']:.1f} x {first}  {row['padding']:.1%} padding  {row['bytes'] / 2**30:.2f} GiB  "
         f"{row['of_rate']:.0%} of the matrix-product rate  idle {row['idle_share']:.1%}"
     )

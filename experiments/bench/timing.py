@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.bench.contender import Train, Work
 from experiments.bench.settings import ENDLESS
 from tiejax.training import DrawAhead, Ensemble, EnsembleState, Recorder, TrainState, compile_ensemble
 
@@ -57,6 +58,17 @@ class TimedEnsemble:
         few = max(few, source.steps) if isinstance(source, DrawAhead) else few
         return seconds / self.train(few).seconds * few
 
+    def paced(self, work: float, few: int) -> Train:
+        """Return the training of a contender, warmed up, its pace estimated from `few` steps. work: tokens of a step."""
+        self.train(1)
+        seconds_per_step = self.train(few).seconds / few
+
+        def train(seconds: float) -> Work:
+            steps = max(1, round(seconds / seconds_per_step))
+            return Work(round(steps * work), self.train(steps).seconds)
+
+        return train
+
 
 def recording_nothing(ensemble: Ensemble) -> Ensemble:
     """Return the ensemble with a single tiny record at the start, so that only training and its memory are measured."""
@@ -72,6 +84,16 @@ def spread(measurements: Sequence[float]) -> dict[str, float]:
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     """Return median, minimum and maximum of the ratio of two sides, which took turns."""
     return spread([one / other for one, other in zip(ours, theirs, strict=True)])
+
+
+def range_words(found: Mapping[str, float], form: str = ",.0f") -> str:
+    """Return the range of a spread for the terminal. form: the format of its numbers."""
+    return f"({found['min']:{form}} to {found['max']:{form}})"
+
+
+def over_words(found: Mapping[str, float], name: str) -> str:
+    """Return a ratio to a side for the terminal."""
+    return f"{found['median']:.2f} x {name} {range_words(found, '.2f')}"
 
 
 def write_results(benchmark: str, settings: Any, measured: dict[str, Any]) -> Path:

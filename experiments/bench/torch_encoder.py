@@ -1,6 +1,6 @@
-"""Baselines of `bench.py encoder`: the transformers Trainer and a plain torch loop. Needs torch.
+"""Baselines of `bench.py encoder` and `bench.py text`: the transformers Trainer and plain torch loops. Needs torch.
 
-Both train the same masked LM as ours, on the same sentences and vocabulary, with about as many real tokens per step.
+They train the same masked LM as ours, on the same sentences and vocabulary, with about as many real tokens per step.
 """
 
 import time
@@ -194,6 +194,22 @@ class MaskedLM(torch.nn.Module):
         return functional.linear(states, self.embed.weight, self.bias)
 
 
+class PublishedMaskedLM(torch.nn.Module):
+    """The published masked LM: post-LN layers between tied tables, without positions, outer norms or a prediction head."""
+
+    def __init__(self, shape: Shape, vocabulary: int) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(vocabulary, shape.width)
+        self.layers = torch.nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+
+    def forward(self, tokens: Any, segments: Any, positions: Any, slots: Any) -> Any:
+        """Return logits `[slots, vocabulary]`; tokens of different `segments` of a row do not attend to each other."""
+        x, bias = self.embed(tokens), without_other_sentences(segments, self.embed.weight.dtype)
+        for layer in self.layers:
+            x = layer(x, bias)
+        return functional.linear(x.flatten(0, 1)[slots], self.embed.weight)
+
+
 def without_other_sentences(segments: Any, dtype: Any) -> Any:
     """Return the attention bias `[rows, 1, length, length]` that keeps sentences from attending to each other."""
     apart = segments[:, None, :, None] != segments[:, None, None, :]
@@ -228,6 +244,11 @@ def masked(rows: Packed, ordinary: Any, vocabulary: Vocabulary) -> tuple[Any, An
 def train_by_loop(job: Job) -> Train:
     """Return a plain loop that trains BERT's masked LM."""
     return loop(job, lambda: MaskedLM(job.shape, job.vocabulary.size, job.row_length))
+
+
+def train_published_by_loop(job: Job) -> Train:
+    """Return a plain loop that trains the text study's published model."""
+    return loop(job, lambda: PublishedMaskedLM(job.shape, job.vocabulary.size))
 
 
 def loop(job: Job, make: Callable[[], torch.nn.Module]) -> Train:

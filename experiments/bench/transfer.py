@@ -3,16 +3,16 @@
 Each form compiles once, whereas a user's own loop would compile every member again. The forms take turns in separate processes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench.contender import Contender, Train, Work, devices_on_cpu, take_turns
+from experiments.bench.contender import Train, compare, devices_on_cpu
 from experiments.bench.settings import ENDLESS, TransferBench
-from experiments.bench.timing import TimedEnsemble, ratio, recording_nothing, spread, write_results
+from experiments.bench.timing import TimedEnsemble, over_words, range_words, ratio, recording_nothing, spread, write_results
 from tiejax import training
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.embedding_coupling.encoders import build_model
@@ -38,40 +38,22 @@ def run(settings: TransferBench, console: Console) -> None:
     prepare_text(settings.study_settings(), console, False)  # before the processes read it at the same time
     arms = 2 * len(settings.study_settings().fine_tuning_rates)
     jobs = {"ensemble": Job(settings, settings.seeds, arms), "one": Job(settings, 1, 1)}
-    rates = measure(settings, jobs)
-    for form, measured in rates.items():
-        rate = spread(measured)
-        console.say(f"{LABELS[form]:>47}: {rate['median']:7,.1f} member-steps/s ({rate['min']:,.1f} to {rate['max']:,.1f})")
+    variables = {form: devices_on_cpu(device_a_core=form == "ensemble") for form in jobs}
+    rates = compare(settings, {form: (train_members, [job], variables[form]) for form, job in jobs.items()})
+    spreads = {form: spread(measured) for form, measured in rates.items()}
+    for form, rate in spreads.items():
+        console.say(f"{LABELS[form]:>47}: {rate['median']:7,.1f} member-steps/s {range_words(rate, ',.1f')}")
     over = ratio(rates["ensemble"], rates["one"])
     members = settings.seeds * arms
-    console.say(f"{members} members as an ensemble: {over['median']:.2f} x ({over['min']:.2f} to {over['max']:.2f})")
-    results = {"members": members, "rates": {form: spread(measured) for form, measured in rates.items()}, "ratio": over}
+    console.say(f"{members} members as an ensemble: {over_words(over, 'one after the other')}")
+    results = {"members": members, "rates": spreads, "ratio": over}
     console.result(f"results: {write_results('transfer', settings, results)}")
-
-
-def measure(settings: TransferBench, jobs: Mapping[str, Job]) -> dict[str, list[float]]:
-    """Return member-steps per second of each form; the forms take turns."""
-    contenders = {form: Contender(train_members, [job], environment_of(form)) for form, job in jobs.items()}
-    return take_turns(contenders, settings.repeats, settings.seconds)
-
-
-def environment_of(form: str) -> dict[str, str]:
-    """Return the environment variables of a form's process: one device per core, or one device over all cores."""
-    return devices_on_cpu(device_a_core=form == "ensemble")
 
 
 def train_members(job: Job) -> Train:
     """Return fine-tuning of the job's members, compiled and warmed up. Its work is counted in member-steps."""
     study = job.settings.study_settings()
-    timed = TimedEnsemble(*ensemble_of(study, job))
-    timed.train(1)
-    seconds_per_step = timed.train(4).seconds / 4
-
-    def train(seconds: float) -> Work:
-        steps = max(1, round(seconds / seconds_per_step))
-        return Work(steps * job.seeds * job.arms, timed.train(steps).seconds)
-
-    return train
+    return TimedEnsemble(*ensemble_of(study, job)).paced(job.seeds * job.arms, 4)
 
 
 def ensemble_of(study: Settings, job: Job) -> tuple[training.Ensemble, Sequence[int], training.TrainState]:

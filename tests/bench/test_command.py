@@ -11,7 +11,7 @@ import pytest
 from processes import EXPERIMENTS, Ended, assert_refused, end, start_python, tree
 
 from experiments.bench import command
-from experiments.bench.benchmarks import BENCHMARKS
+from experiments.bench.command import BENCHMARKS
 from tiejax.lab.settings.command_line import run_main
 from tiejax.lab.settings.study import function_of
 

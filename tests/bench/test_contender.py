@@ -1,20 +1,21 @@
 """Contenders: processes that take turns, with their own environment and the sum of their rates."""
 
 import os
+from types import SimpleNamespace
 
 import contenders
 import pytest
 
+from experiments.bench import contender
 from experiments.bench.contender import (
     ALLOCATOR,
     Contender,
     Side,
     Work,
     allocator,
-    changed,
+    compare,
     environment_of_sides,
     installed,
-    take_turns,
 )
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
@@ -48,14 +49,6 @@ def test_rate_is_tokens_over_seconds():
     assert Work(30, 1.5).rate == 20
 
 
-def test_environment_is_changed_within_the_context(monkeypatch):
-    monkeypatch.setenv("KEPT", "1")
-    with changed({"KEPT": "2", "ADDED": "3"}):
-        assert (os.environ["KEPT"], os.environ["ADDED"]) == ("2", "3")
-    assert os.environ["KEPT"] == "1"
-    assert "ADDED" not in os.environ
-
-
 def test_one_device_per_core_or_one_device(monkeypatch, one_device):
     monkeypatch.setattr(environment, "one_device_a_core", one_device)
     monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
@@ -77,7 +70,7 @@ def test_allocator_variables_are_reported(monkeypatch):
 class Recorded:
     """A contender that records the requests to train, with a rate that grows with their number."""
 
-    def __init__(self, name, requests):
+    def __init__(self, name, requests, environment):
         self.name, self.requests = name, requests
 
     def __enter__(self):
@@ -101,8 +94,10 @@ def test_sides_without_their_packages_are_left_out(capsys):
     assert capsys.readouterr().out == expected
 
 
-def test_turn_begins_with_uncounted_training_of_half_the_length():
+def test_turn_begins_with_uncounted_training_of_half_the_length(monkeypatch):
     requests = []
-    rates = take_turns({name: Recorded(name, requests) for name in ("ours", "theirs")}, 2, 4.0)
+    monkeypatch.setattr(contender, "Contender", Recorded)
+    settings = SimpleNamespace(repeats=2, seconds=4.0)
+    rates = compare(settings, {name: (name, requests, {}) for name in ("ours", "theirs")})
     assert requests == [("ours", 2.0), ("ours", 4.0), ("theirs", 2.0), ("theirs", 4.0)] * 2
     assert rates == {"ours": [20.0, 60.0], "theirs": [40.0, 80.0]}

@@ -113,11 +113,9 @@ def test_file_to_compare_with_must_have_the_target(tmp_path, content):
 
 def test_table_in_the_docs_is_that_of_the_file():
     found = json.loads((DOCS / "targets.json").read_text())
-    page, details = (" ".join((DOCS / name).read_text().split()) for name in ("devices.md", "devices_details.md"))
+    details = " ".join((DOCS / "devices_details.md").read_text().split())
     assert list(found) == ["h100:16", "v5e:4x4"]
     assert " ".join(targets.table_rows(found)) in details
-    loops = found["h100:16"]["host_loops"]
-    assert f"has {loops['default']} loops that the host drives by default and {loops['graph_loops']} with" in page
     for of_target in found.values():
         assert list(of_target["programs"]) == list(targets.PROGRAMS)
         programs = {**of_target["programs"]}

@@ -30,7 +30,8 @@ def state():
 
 RECORDS = {
     "loss": {"step": np.arange(3, dtype=np.int32), "value": np.array([[0.1], [np.nan], [np.inf]])},
-    "empty": {"distance": np.zeros((0, 2, 3), np.float32)},
+    "empty": {"distance": np.zeros((0, 2, 3), np.float32), "half": np.arange(3, dtype=jnp.bfloat16)},
+    "none": {},
 }
 
 
@@ -43,7 +44,8 @@ def assert_same(found, wanted):
 
 @pytest.mark.parametrize("records", [RECORDS, {}])
 def test_states_and_records_are_transferred_bitwise(records):
-    found = unpack(pack((state(), records)), jax.eval_shape(state))
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state())
+    found = unpack(pack((state(), records)), like)
     assert_same(found, (state(), records))
     assert isinstance(found[0], Pair)
     assert isinstance(found[0].one["pair"], Pair)
@@ -73,6 +75,6 @@ def test_other_errors_are_runtime_errors_with_their_name():
 
 
 def test_pickled_code_is_not_executed():
-    """Bytes that are not a packed answer raise an error; they are parsed as JSON, never unpickled."""
-    with pytest.raises(ValueError, match=r"Expecting value|codec|decode|Extra data"):
+    """Bytes that are not a packed answer raise an error; they are never unpickled."""
+    with pytest.raises(ValueError, match="pickled"):
         unpack(b"cos\nsystem\n(S'true'\ntR.", state())

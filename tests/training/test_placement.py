@@ -6,7 +6,7 @@ import pytest
 from processes import end, start_python
 
 from tiejax import training, tying
-from tiejax.training.placement import map_members
+from tiejax.training.placement import member_map
 
 # Leaves that are split over the devices (tables, kernel), and leaves that are replicated (bias, too small to split).
 TRAIN = """
@@ -133,11 +133,11 @@ def test_transposes_need_one_device_per_member():
         )
 
 
-def test_map_members_against_numpy():
+def test_member_map_against_numpy():
     """Three seeds, of which the padding to all devices is dropped."""
     rng = np.random.default_rng(0)
     members = {"a": rng.standard_normal((3, 2, 4)).astype(np.float32), "b": rng.standard_normal((3, 2)).astype(np.float32)}
     shared = {"x": np.arange(4, dtype=np.float32)}
-    found = map_members(lambda member, shared: {"y": member["a"] @ shared["x"] + member["b"]}, members, shared)
+    found = member_map(lambda member, shared: {"y": member["a"] @ shared["x"] + member["b"]})(members, shared)
     np.testing.assert_allclose(found["y"], members["a"] @ shared["x"] + members["b"], rtol=1e-6)
     assert isinstance(found["y"], np.ndarray)

@@ -11,7 +11,7 @@ import pytest
 from tiejax import training
 from tiejax.models import bert
 from tiejax.models.shapes import Shape
-from tiejax.training.placement import map_members
+from tiejax.training.placement import member_map
 from tiejax.transfer.batches import TaskFeed, all_rows, rows_of_batch
 from tiejax.transfer.encoding import NO_LABEL, Encoded
 from tiejax.transfer.fine_tuning import Objective, Recipe, build_ensemble, start_members
@@ -114,7 +114,7 @@ def test_confusion_against_a_loop(data):
     assert expected.sum() == 20
     np.testing.assert_array_equal(jax.jit(objective.confusion)(params, rows), expected)
     both = jax.tree.map(lambda leaf: np.stack([[np.asarray(leaf)] * 2] * 3), params)
-    np.testing.assert_array_equal(map_members(objective.confusion, both, rows), np.stack([[expected] * 2] * 3))
+    np.testing.assert_array_equal(member_map(objective.confusion)(both, rows), np.stack([[expected] * 2] * 3))
 
 
 def run(data, seeds, runs, rates, kind="classification", model=None):

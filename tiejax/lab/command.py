@@ -6,36 +6,16 @@ import importlib.metadata
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
 
 from tiejax.lab.commands.studies import STUDIES, load
 from tiejax.lab.runs import entry
 from tiejax.lab.settings import completion
-from tiejax.lab.settings.command_line import HELP_ALL, STATUS, BadInput, CommandLine, nearest, run_main
+from tiejax.lab.settings.command_line import HELP_ALL, STATUS, BadInput, nearest, run_main
 from tiejax.lab.settings.study import Study
 from tiejax.system.visible import cut
-
-
-class Tool(NamedTuple):
-    """A command that is not a study. main: `argv` -> exit status. settings, line: its flags."""
-
-    main: Callable[[Sequence[str]], int]
-    settings: type
-    line: CommandLine
-
-
-class Command(NamedTuple):
-    """A command by name. help: one line. load: imports it; no command loads jax before it runs."""
-
-    help: str
-    load: Callable[[], Study | Tool]
-
-
-def _tool(name: str) -> Tool:
-    module = importlib.import_module(f"tiejax.lab.commands.{name}")
-    return Tool(module.main, module.Settings, module.COMMAND)
-
 
 # Tools by name; each is a module of `tiejax.lab.commands`.
 TOOLS = {
@@ -47,8 +27,12 @@ TOOLS = {
     "runs": "list the run directories under a folder, with their results",
     "join": "join finished runs of the same settings with different seeds to one run",
 }
-COMMANDS = {name: Command(text, functools.partial(load, study)) for name, (study, text) in STUDIES.items()}
-COMMANDS |= {name: Command(text, functools.partial(_tool, name)) for name, text in TOOLS.items()}
+COMMANDS = {name: text for name, (_, text) in STUDIES.items()} | TOOLS  # with their help of one line
+
+
+def loaded(name: str) -> Study | ModuleType:
+    """Import a command: a study, or the module of a tool. Loads no jax."""
+    return load(STUDIES[name][0]) if name in STUDIES else importlib.import_module(f"tiejax.lab.commands.{name}")
 
 
 def main() -> NoReturn:
@@ -75,8 +59,8 @@ def start(argv: Sequence[str]) -> int:
         hint = nearest(name, list(COMMANDS)) or f"; expected one of {', '.join(COMMANDS)}"
         raise BadInput(f"unknown command '{cut(argv[0])}'{hint}")
     sys.argv = [f"tiejax {name}", *rest]  # the name of the program in messages
-    command = COMMANDS[name].load()
-    return entry.main(command, rest) if isinstance(command, Study) else command.main(rest)
+    command = loaded(name)
+    return entry.main(command, rest) if isinstance(command, Study) else int(command.main(rest))
 
 
 def overview(columns: int) -> str:
@@ -84,8 +68,8 @@ def overview(columns: int) -> str:
     fill = functools.partial(textwrap.fill, width=columns, break_long_words=False, break_on_hyphens=False)
     width = max(map(len, COMMANDS))
     commands = [
-        fill(command.help, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4))
-        for name, command in COMMANDS.items()
+        fill(text, initial_indent=f"  {name:<{width}}  ", subsequent_indent=" " * (width + 4))
+        for name, text in COMMANDS.items()
     ]
     about = [
         "`tiejax help COMMAND` or `tiejax COMMAND --help` explains the most used settings of a command, "
@@ -104,6 +88,10 @@ def completion_script(argv: Sequence[str]) -> str:
     if len(argv) != 1 or argv[0] not in completion.SHELLS:
         *others, last = completion.SHELLS
         raise BadInput(f"--print-completion: expected {', '.join(others)} or {last}, got '{cut(' '.join(argv))}'")
-    loaded = {name: command.load() for name, command in COMMANDS.items()}
-    lines = {name: each.command if isinstance(each, Study) else each.line for name, each in loaded.items()}
-    return completion.script(argv[0], {name: completion.flags(each.settings, lines[name]) for name, each in loaded.items()})
+
+    def flags(command: Study | ModuleType) -> completion.Flags:
+        if isinstance(command, Study):
+            return completion.flags(command.settings, command.command)
+        return completion.flags(command.Settings, command.COMMAND)
+
+    return completion.script(argv[0], {name: flags(loaded(name)) for name in COMMANDS})

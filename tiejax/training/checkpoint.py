@@ -9,6 +9,8 @@ Arrays are stored by number, in the order of the tree's leaves (`_flat`): names 
 import dataclasses
 import errno
 import hashlib
+import io
+import itertools
 import json
 import os
 import re
@@ -220,28 +222,23 @@ class Checkpoints:
         self._manager.close()
 
 
-# The transfer of a restored checkpoint from the first process, which reads it, to the others:
-# the header's length (8 bytes) | the header, JSON that lists names, dtypes and shapes | the bytes of one array after the other.
-LENGTH = 8
 # Errors of the first process that the others raise with the same type, since commands report them in one line.
 KINDS = {kind.__name__: kind for kind in (CheckpointMismatch, tying.TieError, PermissionError, MemoryError)}
 
 
 def pack(answer: tuple[PyTree, Records] | Exception | None) -> bytes:
-    """Return a restored state with its records, an error, or None (no checkpoint) as bytes."""
+    """Return a restored state with its records, an error, or None (no checkpoint) as bytes: an .npz file with a JSON header."""
+    header: dict[str, Any] = {}
+    arrays: dict[str, np.ndarray] = {}
     if isinstance(answer, Exception):
-        return _with_length({"error": type(answer).__name__, "text": str(answer)})
-    if answer is None:
-        return _with_length({"found": False})
-    state, records = answer
-    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
-    arrays += [array for fields in records.values() for array in fields.values()]
-    header = {
-        "found": True,
-        "records": {name: list(fields) for name, fields in records.items()},
-        "arrays": [[array.dtype.name, list(array.shape)] for array in arrays],
-    }
-    return _with_length(header) + b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+        header = {"error": type(answer).__name__, "text": str(answer)}
+    elif answer is not None:
+        state, records = answer
+        header["records"] = {name: {field: array.dtype.name for field, array in of.items()} for name, of in records.items()}
+        arrays = to_arrays(state, "state") | to_arrays([array for of in records.values() for array in of.values()], "record")
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
+    return buffer.getvalue()
 
 
 def unpack(content: bytes, like: PyTree) -> tuple[PyTree, Records] | None:
@@ -249,28 +246,20 @@ def unpack(content: bytes, like: PyTree) -> tuple[PyTree, Records] | None:
 
     An error of a type outside `KINDS` is raised as a RuntimeError.
     """
-    start = LENGTH + int.from_bytes(content[:LENGTH], "little")
-    header = json.loads(content[LENGTH:start])
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        arrays = dict(file)
+    header = json.loads(arrays["header"].item())
     if "error" in header:
         kind = KINDS.get(header["error"])
         raise kind(header["text"]) if kind else RuntimeError(f"the first process: {header['error']}: {header['text']}")
-    if not header["found"]:
+    if "records" not in header:
         return None
-    arrays = []
-    for name, shape in header["arrays"]:
-        dtype = np.dtype(name)
-        end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        arrays.append(np.frombuffer(content[start:end], dtype).reshape(shape).copy())
-        start = end
-    leaves, treedef = jax.tree.flatten(like)
-    record_arrays = iter(arrays[len(leaves) :])
-    records = {name: {field: next(record_arrays) for field in fields} for name, fields in header["records"].items()}
-    return jax.tree.unflatten(treedef, arrays[: len(leaves)]), records
-
-
-def _with_length(header: dict[str, Any]) -> bytes:
-    content = json.dumps(header).encode()
-    return len(content).to_bytes(LENGTH, "little") + content
+    numbers = itertools.count()
+    records = {
+        name: {field: arrays[f"record/{next(numbers)}"].view(dtype) for field, dtype in of.items()}
+        for name, of in header["records"].items()
+    }
+    return from_arrays(arrays, like, "state"), records
 
 
 def to_arrays(tree: PyTree, prefix: str) -> dict[str, np.ndarray]:

@@ -244,14 +244,6 @@ class Layered:
         """Put a state of the host on the devices, with only the slots that this owner vector uses."""
         return self.place(on_host if self._storage == "full" else self._take(on_host, np.unique(owner)))
 
-    def params_to_host(self, params: PyTree, owner: tying.Owner) -> PyTree:
-        """Apply `to_host` to parameters."""
-        return self.to_host(LayeredState(params, None, None), owner).params
-
-    def params_to_device(self, on_host: PyTree, owner: tying.Owner) -> PyTree:
-        """Apply `to_device` to parameters."""
-        return self.to_device(LayeredState(on_host, None, None), owner).params
-
     def compile_for(self, state: LayeredState, batch: Any, key: jax.Array, wiring: tying.Wiring) -> None:
         """Compile step and loss for the stack size of `state`."""
         stack_size = self.stack_size(state.params)

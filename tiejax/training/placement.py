@@ -159,11 +159,6 @@ class Layout:
         return EnsembleState(state, self._put(np.asarray(members.cursor, np.int32), PartitionSpec()))
 
 
-def map_members(function: Callable[[PyTree, PyTree], PyTree], members: PyTree, shared: PyTree, devices_each: int = 1) -> PyTree:
-    """Return the results of `member_map` for members and shared arrays, for functions that are called once."""
-    return member_map(function, devices_each)(members, shared)
-
-
 def member_map(function: Callable[[PyTree, PyTree], PyTree], devices_each: int = 1) -> Callable[[PyTree, PyTree], PyTree]:
     """Return the function (members, shared) -> results of every member as numpy arrays `[seed, arm, ...]`.
 

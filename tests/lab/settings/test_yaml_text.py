@@ -10,7 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from experiments.bench.benchmarks import BENCHMARKS
+from experiments.bench.command import BENCHMARKS
 from tiejax.lab.settings import yaml_text
 from tiejax.lab.settings.command_line import BadInput, parse, refused
 from tiejax.lab.settings.yaml_text import NotYaml, dump, dump_line, load, load_as_text
@@ -244,8 +244,8 @@ def test_the_line_is_named(text, line):
 
 
 def test_faults_of_values_are_found_at_any_depth():
-    assert yaml_text.first_fault({"a": [1, {"b": "c"}], "d": "\udcff"}) is None
-    assert yaml_text.first_fault({"x": 1, "a": [{"b\0": 1}]}) == ("a", "contains a NUL character")
-    assert "surrogate" in yaml_text.first_fault({"a": [["\ud800"]]})[1]
-    assert "64 bits" in yaml_text.first_fault({"a": [2**63], "b": "\0"})[1]
-    assert yaml_text.first_fault({"a": [2**63 - 1, -(2**63)]}) is None
+    assert yaml_text.first_fault({"a": [1, {"b": "c"}], "d": "\udcff"}, yaml_text.of_value) is None
+    assert yaml_text.first_fault({"x": 1, "a": [{"b\0": 1}]}, yaml_text.of_value) == ("a", "contains a NUL character")
+    assert "surrogate" in yaml_text.first_fault({"a": [["\ud800"]]}, yaml_text.of_value)[1]
+    assert "64 bits" in yaml_text.first_fault({"a": [2**63], "b": "\0"}, yaml_text.of_value)[1]
+    assert yaml_text.first_fault({"a": [2**63 - 1, -(2**63)]}, yaml_text.of_value) is None

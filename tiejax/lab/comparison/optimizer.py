@@ -1,6 +1,6 @@
 """Any optax optimizer with learning rates that belong to its state, so that one program trains members with different ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -52,8 +52,3 @@ def with_own_rates(
         return updates, OwnRates(state.rates, state.gradient_step + 1, inner)
 
     return optax.GradientTransformation(init, update)
-
-
-def put_rates(opt_state: OwnRates, rates: Sequence[Sequence[float]]) -> OwnRates:
-    """Return the optimizer state of members `[seed, 1, ...]` with the learning rates of each seed, `[seed][number]`."""
-    return opt_state._replace(rates=jnp.asarray(rates, jnp.float32)[:, None])

@@ -11,7 +11,7 @@ import numpy as np
 from tiejax import training, tying
 from tiejax.lab.comparison.arms import Arm
 from tiejax.lab.comparison.data import Data, length_of
-from tiejax.lab.comparison.optimizer import Schedule, put_rates, with_own_rates
+from tiejax.lab.comparison.optimizer import Schedule, with_own_rates
 from tiejax.lab.comparison.training import Arrays
 from tiejax.training.choices import Precision
 from tiejax.training.placement import DATA, member_map, total
@@ -23,7 +23,7 @@ CURVE_EXAMPLES = 256  # held-out examples of the records during training
 
 
 class Recipe(NamedTuple):
-    """How the models of a comparison train (`lab.comparison.training.Recipe`); the arguments of `Comparison`, checked.
+    """How the models of a comparison train (see `lab.comparison.training.Trainer`); the arguments of `Comparison`, checked.
 
     Attributes:
         every: steps between records.
@@ -68,8 +68,8 @@ class Recipe(NamedTuple):
         )
 
     def with_rates(self, opt_state: Any, rates: Sequence[Sequence[float]]) -> Any:
-        """Return the optimizer state of members `[seed, 1, ...]` with the learning rates of each seed."""
-        return put_rates(opt_state, rates)
+        """Return the optimizer state of members `[seed, 1, ...]` with the learning rates `[seed][number]` of each seed."""
+        return opt_state._replace(rates=jnp.asarray(rates, jnp.float32)[:, None])
 
     def judge(self, arm: Arm) -> Callable[[PyTree], Arrays]:
         """Return params -> the mean loss of all held-out examples, `[seed]`."""

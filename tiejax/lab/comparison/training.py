@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,34 +38,18 @@ class Members(NamedTuple):
     rates: Sequence[Rate]
 
 
-class Recipe(Protocol):
-    """How the models of a comparison are built, trained and judged."""
-
-    def ensemble(self, arm: Any, first: int, last: int, steps: int) -> training.Ensemble:
-        """Return the ensemble that trains an arm for the steps first, ..., last - 1 of a run of `steps` steps.
-
-        It depends on no more of the arm than `Arm.trained`, and counts its steps from 0. Its optimizer state has the same
-        leaves for all arms, so that a child can continue the state of its parent.
-        """
-
-    def with_rates(self, opt_state: PyTree, rates: Sequence[Rate]) -> PyTree:
-        """Return the optimizer state of members `[seed, 1, ...]` with the learning rates of each seed."""
-
-    def judge(self, arm: Any) -> Callable[[PyTree], Arrays]:
-        """Return params -> what the final loss is computed from, `[seed, ...]`; params: of trained members, `[seed, 1, ...]`.
-
-        It depends on no more of the arm than `Arm.trained`.
-        """
-
-    def final_loss(self, judged: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the final loss `[seed]` from the arrays of `judge`."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trainer:
     """What training needs: the recipe, the number of steps of a whole run, and the run's stages.
 
-    Blocks of seeds, learning rates and arms that train alike share an ensemble, and so its compiled programs.
+    Blocks of seeds, learning rates and arms that train alike share an ensemble, and so its compiled programs. The recipe says
+    how the models are built, trained and judged, by no more of an arm than `Arm.trained`:
+
+    * `ensemble(arm, first, last, steps)`: the ensemble that trains an arm for the steps first, ..., last - 1 of a run of
+      `steps` steps, counted from 0. Its optimizer state has the same leaves for all arms, so that a child can continue it.
+    * `with_rates(opt_state, rates)`: the optimizer state of members `[seed, 1, ...]` with the learning rates of each seed.
+    * `judge(arm)`: a function from params of trained members `[seed, 1, ...]` to arrays `[seed, ...]`.
+    * `final_loss(judged)`: the final loss `[seed]` from these arrays.
     """
 
     recipe: Any

@@ -11,6 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 MOST_FILES = 500  # open at the same time
+MOST_BYTES = 2**28  # that are handled at once
 
 
 def npz(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -31,34 +32,22 @@ def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray], compressed: bool
         for name, array in arrays.items():
             if array.dtype.hasobject:
                 raise ValueError(f"{name}: arrays of {array.dtype} cannot be written without pickles")
-            header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                if scratch is None or array.ndim < 3 or array.nbytes <= MOST_BYTES:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+                    continue
+                header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
                 np.lib.format.write_array_header_1_0(member, header)
-                for piece in pieces(array) if scratch is None else seed_by_seed(array, scratch):
+                for piece in seed_by_seed(array, scratch):
                     member.write(piece.tobytes())
 
 
-def pieces(array: np.ndarray, most: int = 2**28) -> Iterator[np.ndarray]:
-    """Yield an array in C order, in pieces of at most `most` bytes or of one number."""
-    if array.nbytes <= most or not array.ndim:
-        yield array
-    elif (rows := most * len(array) // array.nbytes) or array.ndim == 1:
-        for start in range(0, len(array), max(1, rows)):
-            yield array[start : start + max(1, rows)]
-    else:
-        for row in array:
-            yield from pieces(row, most)
-
-
-def seed_by_seed(array: np.ndarray, scratch: Path, most: int = 2**28) -> Iterator[np.ndarray]:
-    """Yield an array `[arm, seed, record, ...]` in C order, in pieces of about `most` bytes; other arrays as `pieces` does.
+def seed_by_seed(array: np.ndarray, scratch: Path, most: int = MOST_BYTES) -> Iterator[np.ndarray]:
+    """Yield an array `[arm, seed, record, ...]` in C order, in pieces of about `most` bytes.
 
     In a file that is ordered by record, the numbers of a member are scattered. The array is therefore read once from front to
     back and distributed over temporary files, one for each block of members; a block fits into memory or is a single member.
     """
-    if array.ndim < 3 or array.nbytes <= most:
-        yield from pieces(array, most)
-        return
     arms, seeds, records, *rest = array.shape
     members, record_bytes = arms * seeds, array.nbytes // records
     block = max(1, most * members // array.nbytes, -(-members // MOST_FILES))

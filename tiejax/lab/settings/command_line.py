@@ -27,7 +27,7 @@ import docstring_parser
 import jsonargparse
 
 from tiejax.lab.settings import named_configs, yaml_text
-from tiejax.lab.settings.yaml_text import NotYaml
+from tiejax.lab.settings.yaml_text import NotYaml, first_fault, of_path, of_value
 from tiejax.system.files import naming_file, read_bytes
 from tiejax.system.visible import cut, visible_line, visible_lines
 
@@ -116,7 +116,7 @@ def parse(
     except jsonargparse.ArgumentError as error:
         raise BadInput(_explain(str(error), config_class, command)) from None
     chosen = {field.name: namespace[field.name] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
-    if fault := yaml_text.first_fault(chosen) or yaml_text.first_fault_of_paths(chosen):
+    if fault := first_fault(chosen, of_value) or first_fault(chosen, of_path):
         raise BadInput(f"{'' if fault[0] in command.positional else '--'}{fault[0]}: {fault[1]}")
     if isinstance(chosen.get("out"), str):  # `~` that no shell has expanded, as in a file or after `=`
         chosen["out"] = os.path.expanduser(chosen["out"])
@@ -328,7 +328,7 @@ def _seed_range(value: str, option: str) -> list[int] | None:
 
 
 def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParser, command: CommandLine) -> dict[str, Any]:
-    if fault := yaml_text.first_fault_of_paths({"file": file}):
+    if fault := first_fault({"file": file}, of_path):
         raise BadInput(f"--config: {fault[1]}")
     try:
         found = named_configs.find(file)
@@ -358,7 +358,7 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     for name, value in values.items():  # jsonargparse accepts null for any field
         if value is None and type(None) not in typing.get_args(hints[name]):
             raise BadInput(f"--config {file}: {name}: expected {_value_words(name, hints[name])}, got null")
-    if fault := yaml_text.first_fault(values):
+    if fault := first_fault(values, of_value):
         raise BadInput(f"--config {file}: {fault[0]}: {fault[1]}")
     try:
         parser.parse_object(values)

@@ -45,7 +45,6 @@ MOST = {
     "fine_tuning_batch": MOST_PLACES,
     "untie_at": 1024,
     "mesh": 2**16,
-    "plan": 2**16,
 }
 
 

@@ -156,21 +156,8 @@ def dump_line(values: Any) -> str:
     return text.rstrip("\n")
 
 
-def first_fault(values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the name of the first value that is not allowed as a setting and why, or None.
-
-    Not allowed are text that is invalid in file names, and integers beyond 64 bits.
-    """
-    return _first(values, _fault_of_value)
-
-
-def first_fault_of_paths(values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the name of the first value that names a file which is not on this machine and why, or None."""
-    return _first(values, _fault_of_path)
-
-
-def _first(values: Mapping[str, Any], fault_of: Callable[[Any], str | None]) -> tuple[str, str] | None:
-    """Return the name of the first value with a fault, by `fault_of`, and the fault, or None."""
+def first_fault(values: Mapping[str, Any], fault_of: Callable[[Any], str | None]) -> tuple[str, str] | None:
+    """Return the name of the first value with a fault, by `of_value` or `of_path`, and the fault, or None."""
     return next(((name, why) for name, value in values.items() if (why := _fault(value, fault_of))), None)
 
 
@@ -183,7 +170,8 @@ def _fault(value: Any, fault_of: Callable[[Any], str | None]) -> str | None:
     return fault_of(value)
 
 
-def _fault_of_path(value: Any) -> str | None:
+def of_path(value: Any) -> str | None:
+    """Return the fault of a value that names a file which is not on this machine."""
     if isinstance(value, str) and CLOUD.match(value):
         return f"expected a path on this machine, got {cut(value)}; copy it here, or mount it"
     if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value) == value:
@@ -191,7 +179,8 @@ def _fault_of_path(value: Any) -> str | None:
     return None
 
 
-def _fault_of_value(value: Any) -> str | None:
+def of_value(value: Any) -> str | None:
+    """Return the fault of a value that is not allowed as a setting: text invalid in file names, integers beyond 64 bits."""
     if isinstance(value, int) and not -LARGEST <= value < LARGEST:
         return "contains an integer of more than 64 bits"
     if not isinstance(value, str):

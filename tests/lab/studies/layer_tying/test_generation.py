@@ -11,6 +11,7 @@ from tiejax.lab.studies.layer_tying.model import build, build_model, initial, ma
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.text import BlockBatch
 from tiejax.models import TABLE_PATHS
+from tiejax.training.stack import LayeredState
 
 VOCABULARY, CONTEXT, PROMPT = 13, 9, 3
 MAP = [0, 0, 2]
@@ -98,7 +99,7 @@ def test_weights_in_a_file_have_the_loss_that_the_run_computes(tmp_path, storage
     expected = float(layered.loss(stored, batch, wiring))
 
     path = tmp_path / "model.safetensors"
-    path.write_bytes(weights_file(layered.params_to_host(stored, owner), owner))
+    path.write_bytes(weights_file(layered.to_host(LayeredState(stored, None, None), owner).params, owner))
     params, reads = read_weights(path)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(dtype)}
     loss = make_loss(settings, build_model(settings, VOCABULARY), VOCABULARY, 0)

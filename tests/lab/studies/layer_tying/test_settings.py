@@ -152,13 +152,3 @@ def test_no_tuned_model_needs_an_agent():
         "untied": "untied", "shared": "random-map", "agent": "agent", "random-agent": "random-agent",
     }  # fmt: skip
     assert Settings(methods=["found-map", "agent", "cycle"]).resolved().classes["shared"] == "cycle"
-
-
-def test_settings_of_earlier_versions_are_ignored_where_they_changed_no_result(here):
-    """A run of an earlier version that trained in several processes can be resumed; the flag itself is unknown."""
-    (here / "config.yaml").write_text("processes_per_device: 8\nk: 3\n")
-    settings, _ = command_line.parse(STUDY.settings, STUDY.command, ["--config", "config.yaml"])
-    assert settings.k == 3
-    (here / "config.yaml").write_text("processes_per_device: many\n")
-    with pytest.raises(command_line.BadInput, match="unknown field 'processes_per_device'"):
-        command_line.parse(STUDY.settings, STUDY.command, ["--config", "config.yaml"])

@@ -253,7 +253,7 @@ def recorders_of(settings: Settings, objective: Objective, text: Text) -> dict[s
 
 
 class Recipe(NamedTuple):
-    """The models of a run (`lab.comparison.training.Recipe`); devices: the number that train one model together."""
+    """The models of a run (see `lab.comparison.training.Trainer`); devices: the number that train one model together."""
 
     settings: Settings
     text: Text

@@ -30,7 +30,7 @@ from tiejax.text import planted_pairs
 from tiejax.text.blocks import spread
 from tiejax.text.similar_words import most_similar
 from tiejax.training.checkpoint import from_arrays
-from tiejax.training.placement import map_members
+from tiejax.training.placement import member_map
 
 PyTree = Any
 WORDS = 200  # the most frequent whole words
@@ -117,7 +117,7 @@ def measure(trainer: Trainer, rate: Pair, number: int) -> Arrays:
     like = jax.eval_shape(lambda: trainer.first_state(segment.arm, members))
     params = from_arrays(arrays, like, STATE).params
     contexts = contexts_of(text.validation, pairs)
-    found = map_members(lambda params, shared: distances(objective, params, *shared), params, (pairs, contexts))
+    found = member_map(lambda params, shared: distances(objective, params, *shared))(params, (pairs, contexts))
     return {"pairs": pairs, **{name: values[:, 0] for name, values in found.items()}}
 
 

@@ -13,7 +13,7 @@ from tiejax.geometry.word_similarity import bootstrap_interval, similarity_corre
 from tiejax.lab.studies.embedding_coupling.encoders import Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.task_data import ParallelRows, ProbeData
 from tiejax.models import LanguageModel
-from tiejax.training.placement import map_members
+from tiejax.training.placement import member_map
 from tiejax.transfer.batches import TaskRows
 
 PyTree = Any
@@ -54,7 +54,7 @@ def retrieval(encoders: Encoders, seeds: int, parallel: ParallelRows, mesh: int)
     """Return the retrieval accuracy by layer, `[start, seed, layer]`, with the mean difference fitted in both ways."""
     both = jax.tree.map(lambda *leaves: np.concatenate(leaves), parallel.source, parallel.target)
     members = encoders.stacked(range(seeds))
-    means = map_members(lambda params, rows: mean_states(encoders.model, params, rows), members, both, mesh)
+    means = member_map(lambda params, rows: mean_states(encoders.model, params, rows), mesh)(members, both)
     by_layer = np.moveaxis(means, 3, 2)  # [seed, start, layers + 1, batches, rows, width]
     halves = np.split(by_layer, 2, axis=3)
     sides = [half.reshape(*half.shape[:3], -1, half.shape[-1])[..., : parallel.number, :] for half in halves]

@@ -31,11 +31,6 @@ BYTES_IN_CACHE = 2**20
 # XLA options on a CPU, by architecture. Sums over few rows, as in attention, are ten times slower in XLA's library than in the
 # loops that it generates. The mixer is slower without the library (`bench.py exor --model`).
 CPU_OPTIONS = {"transformer": {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}}
-# Capture whole loops in command buffers, not only their bodies: one launch per chunk instead of one per step. The value
-# replaces XLA's whole default list.
-GRAPH_LOOPS = {
-    "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
-}
 Platform = Literal["cpu", "gpu", "tpu"]
 # Limits on the number of steps whose batches are drawn at once, and on the bytes of the drawn outcomes.
 MOST_STEPS_AHEAD = 500
@@ -135,7 +130,7 @@ def build_ensemble(settings: Settings, platform: Platform | None = None) -> Ense
         max_norm=settings.max_norm,
         precision=settings.matmul_precision,
         members=training.Vmapped(seeds_at_once(settings, len(settings.arm_policies)) if platform == "cpu" else None),
-        xla_options={"cpu": CPU_OPTIONS.get(settings.model, {}), "gpu": GRAPH_LOOPS if settings.graph_loops else {}},
+        xla_options={"cpu": CPU_OPTIONS.get(settings.model, {})},
         source=DrawAhead(draw, steps_ahead(settings)) if draws_ahead else None,
         records_per_chunk=sizes.records_per_chunk(settings),
     )

@@ -112,8 +112,6 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
             multiple of record_every (default: record_every on the fast engine, a 15th of the steps on the plain one)
         engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and trains on the same
             batches as plain; auto is fast where that is exact, otherwise plain
-        graph_loops: on an NVIDIA GPU, run the loop over the steps of a chunk as one CUDA graph, instead of launching every step
-            from the host; on an H100 no difference in speed was found
         records_on: where records are stored: memory; disk (files in the run directory, without a copy in memory); or auto,
             which is disk if the records would take more than a tenth of this machine's memory
         figure_style: version of the three-panel figure that comes first in the report: with every seed (seeds) or as printed in
@@ -121,6 +119,8 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
         out: run directory, which holds the run's settings, checkpoints, results and report (default:
             runs/exor/VARIANT-MODEL-SIZE)
     """
+
+    REMOVED = {"graph_loops": (False, True)}  # noqa: RUF012, a constant
 
     variant: Literal["main", "dh", "no-dh", "half"] | None = None
     variants: list[str] = dataclasses.field(default_factory=list)
@@ -158,7 +158,6 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     record_every: int = 500
     exact_every: int | None = None
     engine: Literal["auto", "fast", "plain"] = "auto"
-    graph_loops: bool = False
     records_on: Literal["auto", "memory", "disk"] = "auto"
     figure_style: Literal["seeds", "published"] = "seeds"
 
@@ -363,7 +362,7 @@ STUDY = Study(
     ),
     run="tiejax.lab.studies.exor.variants_run:start",
     sizes=sizes,
-    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops", "tracker"),
+    may_change=("figure_style", "checkpoint_every", "records_on", "tracker"),
     extends=("variants", "arms"),
     appends=True,
 )

@@ -258,14 +258,14 @@ class _Model:
         loss = mean_loss(self.layered, self.state.params, self.data.selection, self.wiring)
         self.log.add("validation", step=self.step, loss=loss)
         if loss < self.best.loss:
-            params = self.layered.params_to_host(self.state.params, self.ties.owner)
+            params = self.layered.to_host(LayeredState(self.state.params, None, None), self.ties.owner).params
             self.best = Best(np.asarray(loss), np.asarray(np.int64(self.step)), self.ties.owner.copy(), params)
         self.validation_s += self.clock() - began
 
     def evaluate_best(self) -> None:
         """Record the losses of the best step on all held-out splits, and the owner maps."""
         best = self.best
-        params = self.layered.params_to_device(best.params, best.owner)
+        params = self.layered.to_device(LayeredState(best.params, None, None), best.owner).params
         # Nothing is trained here, so the rule of the ties makes no difference.
         wiring = fixed_wiring(best.owner, self.settings.storage)
         losses = {split: mean_loss(self.layered, params, batches, wiring) for split, batches in self.data.held_out.items()}

@@ -111,6 +111,6 @@ STUDY = Study(
     ),
     run="tiejax.lab.studies.untying.study:run",
     sizes=sizes,
-    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops", "tracker"),
+    may_change=("figure_style", "checkpoint_every", "records_on", "tracker"),
     appends=True,
 )
