@@ -23,11 +23,7 @@ from tiejax.lab.reporting.sections import (
     edge_notes,
     excluded_notes,
     few_seeds_notes,
-    looks_table,
-    parts_words,
     rates_numbers,
-    reproduction,
-    timing_words,
 )
 from tiejax.lab.reporting.words import counted, in_brackets, number
 from tiejax.statistics.power import fewest_seeds
@@ -84,7 +80,7 @@ def rows_of(results: Mapping[str, Any], family: str) -> list[Mapping[str, Any]]:
 
 
 def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict[str, Table]:
-    """Return the tables: final losses and costs, learning rates that were tried, those of the script, and looks."""
+    """Return the tables: final losses and costs, learning rates that were tried, those of the script."""
     rows = []
     for arm, row in results["arms"].items():
         losses = np.array(row["loss"], float)
@@ -103,12 +99,12 @@ def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict
     found |= rates_numbers(results)
     for section in sections:
         found |= section(results)
-    return found | looks_table(results)
+    return found
 
 
 def page(run: RunOnPage, sections: Sequence[Section] = ()) -> str:
     """Return the HTML report of a run."""
-    results, facts = run.results, run.facts
+    results = run.results
     rates = "; ".join(f"{kind}: {' and '.join(number(rate) for rate in found)}" for kind, found in results["rates"].items())
     notes = [*edge_notes(results), *excluded_notes(results), *few_seeds_notes(results, fewest_seeds), LIMITS]
     setting = {
@@ -119,17 +115,14 @@ def page(run: RunOnPage, sections: Sequence[Section] = ()) -> str:
         "learning rates": rates + "; those of tied models also after a change",
         "final loss": f"{results['unit']}, the mean over all {results['held_out']:,} held-out examples at the last step",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches",
-        **parts_words(results),
-        **timing_words(results["timing"], facts),
     }
     return report.render(
+        run,
         title=f"Tied or untied: {results['name']}",
         question=f"Should {results['name']} be tied, untied, or tied for a part of its training?",
         finding=finding(results),
         setting=setting,
         notes=notes,
         claims={HEADINGS[name]: rows_of(results, name) for name in results["families"]},
-        figures=run.pictures,
         numbers=tables(results, sections),
-        reproduce=reproduction(facts, run.settings_text),
     )

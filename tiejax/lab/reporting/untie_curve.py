@@ -11,7 +11,7 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
-from tiejax.lab.reporting.sections import excluded_notes, looks_table, parts_words, reproduction, timing_words, training_words
+from tiejax.lab.reporting.sections import excluded_notes, training_words
 from tiejax.lab.reporting.words import count_and_share
 
 Curves = Mapping[str, np.ndarray]  # curve -> indices of its arms, ordered by untie step
@@ -233,13 +233,12 @@ def render(title: str, setting: Mapping[str, str], run: report.RunOnPage) -> str
         "source": SOURCE,
     }
     return report.render(
+        run,
         title=title,
         question=QUESTION,
         finding=finding(results),
-        setting={**setting, **shared, **parts_words(results), **timing_words(results["timing"], run.facts)},
+        setting={**setting, **shared},
         notes=[*excluded_notes(results), NOTE],
         claims={"Claims": results["claims"]},
-        figures=run.pictures,
-        numbers=looks_table(results) | tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
+        numbers=tables(results),
     )

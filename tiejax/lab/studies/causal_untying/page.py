@@ -14,11 +14,7 @@ from tiejax.lab.reporting.sections import (
     corpus_words,
     edge_notes,
     excluded_notes,
-    looks_table,
-    parts_words,
     rates_numbers,
-    reproduction,
-    timing_words,
 )
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import PLAIN, PLANTED, SECONDARY
@@ -119,7 +115,7 @@ OPTIONAL = {
 
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
-    results, settings, facts = run.results, run.settings, run.facts
+    results, settings = run.results, run.settings
     by_id = {row["id"]: row for row in results["claims"]}
     rates, factors = results["rates"], results["table_factors"]
     setting = {
@@ -139,20 +135,17 @@ def page(run: RunOnPage) -> str:
         "validation split, or on all of them",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches; an arm that unties continues its tied one",
         **{name: words_of(results[part]) for part, (name, words_of) in OPTIONAL.items() if part in results},
-        **parts_words(results),
         "source": SOURCE,
-        **timing_words(results["timing"], facts),
     }
     return report.render(
+        run,
         title="Tie, then untie, on a causal language model",
         question=PLANTED_QUESTION if "planted" in results else QUESTION,
         finding=finding(results, settings),
         setting=setting,
         notes=[*edge_notes(results), *excluded_notes(results), LIMITS],
         claims={HEADINGS[name]: [by_id[row] for row in rows] for name, rows in results["families"].items() if rows},
-        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(facts, run.settings_text),
     )
 
 
@@ -195,7 +188,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     if explored := _explored_rows(results):
         columns = ["arm", "what differs", "seeds", "final loss", f"less {plan.untied_at(plan.LATE)}", "less tied"]
         found["Numbers: exploratory arms, means of few seeds, not tested"] = (columns, explored)
-    return found | looks_table(results)
+    return found
 
 
 KIND_WORDS = {

@@ -9,7 +9,6 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import EARLIER, about, is_current, opening
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import counted, interval_words, number
 from tiejax.system.visible import visible
 
@@ -101,15 +100,14 @@ def page(run: RunOnPage) -> str:
         for label, about in results["runs"].items()
     }
     return report.render(
+        run,
         title=f"{len(runs)} runs of {results['study']}",
         question="Do these runs come to the same verdicts, and in which settings do they differ?",
         finding=finding(results),
         setting=runs,
         notes=[NOTE],
         claims={"Claims about all runs together": results["across"]} if results["across"] else {},
-        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from tiejax.checkpoints.diagnose.verdict import agreement, verdict
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import duration, number
 from tiejax.system.memory import size_words
 
@@ -153,13 +152,11 @@ def page(run: RunOnPage) -> str:
     """Return the page as HTML."""
     results = run.results
     return report.render(
+        run,
         title=f"Input and output embeddings of {Path(results['checkpoint']).name or results['checkpoint']}",
         question="Should these embeddings be tied?",
         finding=verdict(results),
         setting={**_stored(results), **_measures(results), "limits": LIMITS},
         notes=[*_notes(results), *results["notes"]],
-        claims={},
-        figures=run.pictures,
         numbers=numbers(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )

@@ -11,7 +11,6 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import reproduction
 from tiejax.lab.reporting.words import count_true, number
 from tiejax.lab.studies.diagnosis.run import MEASURES
 
@@ -147,16 +146,13 @@ def page(run: RunOnPage) -> str:
         "(arXiv:2603.26663) for the maps and the published ratios",
     }
     return report.render(
+        run,
         title=f"Diagnosis of {Path(results['checkpoint']).name}: should these embeddings be tied?",
         question="Which symbols mean the same to the model, which are used alike, and where do the two differ? How similar "
         "are its tables, and how large are the gradients of their two uses?",
         finding=verdict(results),
         setting=setting,
-        notes=[],
-        claims={},
-        figures=run.pictures,
         numbers=numbers(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 

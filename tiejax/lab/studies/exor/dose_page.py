@@ -11,7 +11,6 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import looks_table, reproduction
 from tiejax.lab.reporting.words import count_true
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED
 from tiejax.lab.studies.exor.dose_response import Responses
@@ -61,15 +60,14 @@ def page(run: RunOnPage) -> str:
         **described(run, " per dose"),
     }
     return report.render(
+        run,
         title=f"EXor, dose and response: tied against untied, {model['architecture']} {model['size']}",
         question=QUESTION,
         finding=finding(results),
         setting=setting,
         notes=diverged_notes(results),
         claims={"Claims": results["claims"]},
-        figures=run.pictures,
-        numbers=looks_table(results) | tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
+        numbers=tables(results),
     )
 
 

@@ -12,12 +12,8 @@ from tiejax.lab.reporting.sections import (
     arrays_in_words,
     decimal,
     diverged_words,
-    looks_table,
     medians_table,
     model_words,
-    parts_words,
-    reproduction,
-    timing_words,
     training_words,
 )
 from tiejax.lab.reporting.uses import uses_table
@@ -198,7 +194,7 @@ def diverged_notes(results: Mapping[str, Any]) -> list[str]:
 
 
 def described(run: RunOnPage, of_what: str = "") -> dict[str, str]:
-    """Return the description of models, seeds, training and time for the setting of a page; of_what: what has these seeds."""
+    """Return the description of models, seeds and training for the setting of a page; of_what: what has these seeds."""
     results, settings = run.results, run.settings
     return {
         "model": model_words(results),
@@ -206,8 +202,6 @@ def described(run: RunOnPage, of_what: str = "") -> dict[str, str]:
         "training": training_words(results, settings),
         **changes(settings),
         "source": SOURCE,
-        **parts_words(results),
-        **timing_words(results["timing"], run.facts),
     }
 
 
@@ -231,6 +225,7 @@ def page(run: RunOnPage) -> str:
     if not results["solved"]:
         notes.append("No exact risk was computed: the task has too many contexts, or no seed stayed finite.")
     return report.render(
+        run,
         title=f"EXor, {results['variant']}: tied against untied, {model['architecture']} {model['size']}",
         question=QUESTION,
         finding=finding(results),
@@ -241,7 +236,5 @@ def page(run: RunOnPage) -> str:
             f"The same quantities among the {counted(len(results['solved_pairs']), 'seed')} whose models both solved the task, "
             "which an outcome selects": results["claims_solved_pairs"],
         },
-        figures=run.pictures,
-        numbers=looks_table(results) | tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
+        numbers=tables(results),
     )

@@ -10,7 +10,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import looks_table, rates_table, reproduction
+from tiejax.lab.reporting.sections import rates_table
 from tiejax.lab.reporting.words import count_true, number
 from tiejax.lab.studies.exor.page import described
 from tiejax.lab.studies.exor.task import EXor
@@ -92,15 +92,14 @@ def page(run: RunOnPage) -> str:
     )
     notes = [f"Diverged: {diverged}. They stay in all comparisons, with the worst loss of their variant."] if diverged else []
     return report.render(
+        run,
         title=f"EXor, {', '.join(results['variants'])}: what tying costs where DH fails, and where it holds",
         question=QUESTION,
         finding=finding(results),
         setting=setting,
         notes=[*notes, NOTE],
         claims={"Claims": results["claims"]},
-        figures=run.pictures,
-        numbers=looks_table(results) | tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
+        numbers=tables(results),
     )
 
 

@@ -14,8 +14,6 @@ from tiejax.lab.reporting.sections import (
     few_seeds_notes,
     marked_as_reported,
     rates_table,
-    reproduction,
-    timing_words,
 )
 from tiejax.lab.reporting.words import counted, number, share
 from tiejax.lab.studies.layer_tying.figures import MIB, Rows
@@ -68,17 +66,16 @@ Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
-    results, settings, facts = run.results, run.settings, run.facts
+    results, settings = run.results, run.settings
     return report.render(
+        run,
         title=f"Dynamic layer tying: {settings['architecture']}, {settings['layers']} layers of width {settings['width']}",
         question=QUESTION,
         finding=finding(results),
-        setting=_setting(results, settings, facts),
+        setting=_setting(results, settings),
         notes=_notes(results),
         claims={"Claims": marked_as_reported(results["claims"])},
-        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 
@@ -117,7 +114,7 @@ def _values_words(agents: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+def _setting(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of the run in words, by name."""
 
     def listed(*names: str) -> str:
@@ -146,7 +143,6 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         "time of a step": TIME_OF_A_STEP,
         "claims": "the paper reports those marked as reported; the others are ours",
         "source": SOURCE,
-        **timing_words(results["timing"], facts),
     }
 
 

@@ -15,8 +15,6 @@ from tiejax.lab.reporting.sections import (
     excluded_notes,
     marked_as_reported,
     medians_table,
-    reproduction,
-    timing_words,
     training_words,
 )
 from tiejax.lab.reporting.uses import uses_table
@@ -136,17 +134,16 @@ def _speed(timing: Mapping[str, Any]) -> dict[str, str]:
 
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
-    results, settings, facts = run.results, run.settings, run.facts
+    results, settings = run.results, run.settings
     return report.render(
+        run,
         title=f"Masked language modelling on text: tied against untied, {shape_words(settings)}",
         question=QUESTION,
         finding=finding(results),
-        setting=_setting(results, settings, facts),
+        setting=_setting(results, settings),
         notes=_notes(results),
         claims={"Claims": marked_as_reported(results["claims"])},
-        figures=run.pictures,
         numbers=tables(results) | uses_table(results["uses"], ARMS),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 
@@ -162,7 +159,7 @@ def untie_page(run: RunOnPage) -> str:
     return untie_curve.render("Masked language modelling on text: tied, then untied", setting, run)
 
 
-def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+def _setting(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of the run in words, by name."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
     factor = settings.get("table_rate", 1)
@@ -182,7 +179,6 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         f"the words of a pair start {initial:.3g} apart per coordinate",
         "claims": CLAIMS,
         "source": SOURCE,
-        **timing_words(results["timing"], facts),
         **_speed(results["timing"]),
     }
 

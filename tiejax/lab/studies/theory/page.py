@@ -9,7 +9,7 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import model_words, reproduction
+from tiejax.lab.reporting.sections import model_words
 from tiejax.lab.reporting.words import counted, number
 from tiejax.statistics.arms import ARMS
 
@@ -136,15 +136,13 @@ def page(run: RunOnPage) -> str:
         "Bayes": f"cross-entropy {results['bayes_cross_entropy']:.4f} nats on the training split",
     }
     return report.render(
+        run,
         title=f"Theory check of EXor, {about['variant']}: the loss without weight decay",
         question=QUESTION,
         finding=finding(results),
         setting=setting,
         notes=NOTES,
-        claims={},
-        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 
