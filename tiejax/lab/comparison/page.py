@@ -19,12 +19,7 @@ from tiejax.lab.reporting.finding import (
     with_unit,
 )
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import (
-    edge_notes,
-    excluded_notes,
-    few_seeds_notes,
-    rates_numbers,
-)
+from tiejax.lab.reporting.sections import edge_notes, excluded_notes, few_seeds_notes, rates_numbers
 from tiejax.lab.reporting.words import counted, in_brackets, number
 from tiejax.statistics.power import fewest_seeds
 

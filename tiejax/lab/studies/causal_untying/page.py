@@ -10,12 +10,7 @@ import numpy as np
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import (
-    corpus_words,
-    edge_notes,
-    excluded_notes,
-    rates_numbers,
-)
+from tiejax.lab.reporting.sections import corpus_words, edge_notes, excluded_notes, rates_numbers
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import PLAIN, PLANTED, SECONDARY
 

@@ -8,14 +8,7 @@ import numpy as np
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import (
-    arrays_in_words,
-    decimal,
-    diverged_words,
-    medians_table,
-    model_words,
-    training_words,
-)
+from tiejax.lab.reporting.sections import arrays_in_words, decimal, diverged_words, medians_table, model_words, training_words
 from tiejax.lab.reporting.uses import uses_table
 from tiejax.lab.reporting.words import count_and_share, count_true, counted, interval_words, number, share
 from tiejax.lab.studies.exor.plateaus import NONE

@@ -7,16 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tiejax.lab.settings import checks
+from tiejax.lab.settings import checks, shared
 from tiejax.lab.settings.command_line import BadInput, CommandLine
-from tiejax.lab.settings.shared import (
-    EncoderSettings,
-    LookSettings,
-    PrecisionSettings,
-    ScheduleSettings,
-    TieSettings,
-    with_defaults,
-)
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
@@ -57,8 +49,10 @@ CHANGES: dict[str, tuple[Any, str]] = {
 }
 
 
-@with_defaults(checkpoint_every=20.0, weight_decay=0.1)
-class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings, LookSettings):
+@shared.with_defaults(checkpoint_every=20.0, weight_decay=0.1)
+class Settings(
+    shared.TieSettings, shared.ScheduleSettings, shared.PrecisionSettings, shared.EncoderSettings, shared.LookSettings
+):
     """EXor, tied against untied.
 
     Args:

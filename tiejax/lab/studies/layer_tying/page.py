@@ -9,12 +9,7 @@ import numpy as np
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import (
-    excluded_notes,
-    few_seeds_notes,
-    marked_as_reported,
-    rates_table,
-)
+from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, marked_as_reported, rates_table
 from tiejax.lab.reporting.words import counted, number, share
 from tiejax.lab.studies.layer_tying.figures import MIB, Rows
 from tiejax.lab.studies.layer_tying.sizes import agent_parameters
