@@ -18,7 +18,7 @@ from tiejax.lab.runs.finish import write_outputs
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.diagnosis import checkpoint_figures, checkpoint_page, run_page
+from tiejax.lab.studies.diagnosis import checkpoint_page, run_page
 from tiejax.lab.studies.diagnosis.open_run import open_run
 from tiejax.lab.studies.diagnosis.run import diagnose_run
 from tiejax.lab.studies.diagnosis.settings import STUDY, Settings, is_run
@@ -75,7 +75,7 @@ def _of_checkpoint(settings: Settings, console: Console) -> Diagnosis:
             )
     except (CheckpointError, CorpusError) as error:
         raise BadInput(_as_options(error)) from None
-    plots = checkpoint_figures.plot_all(results, arrays)
+    plots = checkpoint_page.plot_all(results, arrays)
     return Diagnosis(results, arrays, plots, verdict(results), checkpoint_page.page)
 
 
