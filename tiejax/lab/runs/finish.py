@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.run_directory import CONFIG, REPORT, RunDirectory
+from tiejax.lab.runs.run_directory import CONFIG, REPORT, RESULTS_FORMAT, RunDirectory
+from tiejax.lab.settings.study import Study
 
 Page = Callable[[RunOnPage], str]
 
@@ -35,6 +38,39 @@ def finish(
     if show_claims:
         console.claims(results["claims"])
     console.result(f"report: {report}")
+
+
+def reserve_and_finish(
+    study: Study,
+    launched: Launched,
+    console: Console,
+    results: Mapping[str, Any],
+    plots: Sequence[Plot],
+    page: Page,
+    finding: Sequence[str],
+    devices: Sequence[str] = (),
+    arrays: Mapping[str, np.ndarray] | None = None,
+) -> int:
+    """Write the run of a command that does not train; show the finding and the path of the report; return the exit status.
+
+    The run directory is reserved only now, so that a command that fails leaves nothing behind.
+
+    devices: that computed, for the report. arrays: for metrics.npz. See `write_outputs`.
+    """
+    directory = RunDirectory.reserve(study, launched.settings, resume=False, overwrite=launched.switches["overwrite"])
+    directory.write_environment({"devices": list(devices)}, launched.command)
+    if arrays:
+        directory.write_metrics(arrays)
+    as_json = launched.switches.get("json", False)
+    shown = Console(quiet=True) if as_json else console
+    report = write_outputs(shown, directory, launched.settings, results, plots, page)
+    if as_json:
+        console.json({"format": RESULTS_FORMAT, "finding": finding, **results, "report": str(report)})
+        return 0
+    for line in finding:
+        console.say(line)
+    console.result(f"report: {report}")
+    return 0
 
 
 def write_outputs(

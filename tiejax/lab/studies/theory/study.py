@@ -10,7 +10,7 @@ from tiejax import models, tying
 from tiejax.geometry.distances import group_pairs
 from tiejax.lab.runs.checkpoints import quiet_libraries, restored_parts
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.finish import write_outputs
+from tiejax.lab.runs.finish import reserve_and_finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
@@ -29,18 +29,10 @@ Progress = Callable[[str, int, int | None], None]
 def run(launched: Launched, console: Console) -> int:
     """Check the members of a run; return the exit status."""
     quiet_libraries()  # a damaged checkpoint is reported in one line of ours
-    settings = launched.settings
     with console.preparing() as progress:
-        results = plain(check(settings, console.warn, progress))
-
-    # Reserved last, so that a check that fails leaves no directory.
-    directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
-    directory.write_environment({"devices": ["cpu"]}, launched.command)
-    report = write_outputs(console, directory, settings, results, page.plot_all(results), page.page)
-    for line in page.finding(results):
-        console.say(line)
-    console.result(f"report: {report}")
-    return 0
+        results = plain(check(launched.settings, console.warn, progress))
+    plots, finding = page.plot_all(results), page.finding(results)
+    return reserve_and_finish(STUDY, launched, console, results, plots, page.page, finding, devices=["cpu"])
 
 
 def check(settings: Settings, warn: Callable[[str], None], progress: Progress) -> dict[str, Any]:
