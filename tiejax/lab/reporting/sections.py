@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting.words import counted, duration, share
+from tiejax.lab.reporting.words import Table, counted, duration, share
 
+PAPER = (
+    "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
+    "PMLR 235:3584-3610"
+)
 LOOKS = "Numbers: the look at which each registered claim was decided"
 
 
@@ -26,7 +30,7 @@ def arrays_in_words(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.
     return arrays
 
 
-def medians_table(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
+def medians_table(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> Table:
     """Return columns and rows: medians and quartiles over seeds of both arms and of their difference.
 
     untied, tied: `[seed]` by name.
@@ -96,7 +100,10 @@ def reproduction(facts: Mapping[str, Any], settings_text: str) -> dict[str, str]
 
 def diverged_words(rows: Sequence[Mapping[str, Any]]) -> str:
     """List the members that became non-finite; rows: `non_finite` of results.json."""
-    return ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in rows)
+    where = [f" in {row['variant']}" if "variant" in row else "" for row in rows]
+    return ", ".join(
+        f"{row['arm']} seed {row['seed']}{of} (at step {row['step']})" for row, of in zip(rows, where, strict=True)
+    )
 
 
 def excluded_notes(results: Mapping[str, Any]) -> list[str]:
@@ -137,13 +144,13 @@ def edge_notes(results: Mapping[str, Any]) -> list[str]:
     return [f"The best learning rate of {edges} models is the last that was tried; another may be better."] if edges else []
 
 
-def rates_numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def rates_numbers(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the table of the learning rates that were tried, by its title; none for a run that tried none."""
     seeds = ", ".join(map(str, results["tuning_seeds"]))
     return {f"Numbers: learning rates, on seeds {seeds} only": rates_table(results["tuning"])} if results["tuning"] else {}
 
 
-def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return a table with a row for each learning rate that was tried; tuning: as in results.json, by kind of models.
 
     With several factors of the tables' rate, also the factor and the loss of the short run that screened the pair. The loss of
@@ -193,7 +200,7 @@ def looks_words(planned: Sequence[int], done: Sequence[int], appended: bool = Fa
     return f"planned at {_numbers(planned)} seeds{share}; done at {_numbers(done)}"
 
 
-def looks_table(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def looks_table(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the table of the look that decided each registered claim; none for a run without looks.
 
     A verdict stays once it is reached; estimates are those of all seeds.

@@ -12,10 +12,9 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.sections import excluded_notes, training_words
-from tiejax.lab.reporting.words import count_and_share
+from tiejax.lab.reporting.words import Table, count_and_share, formatted
 
 Curves = Mapping[str, np.ndarray]  # curve -> indices of its arms, ordered by untie step
-Table = tuple[list[str], list[list[str]]]  # columns, rows
 Line = tuple[np.ndarray, Sequence[float], Sequence[Sequence[float]]]  # x, y, band (low, high) of each
 
 QUESTION = (
@@ -163,11 +162,11 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     named = list(ends["tied"]["means"])
     headings = ["", "loss", *_solved_heading(results), *named]
     rows = [
-        [end["words"], decimal(end["mean"]), *_solved(end), *(decimal(end["means"][name]) for name in named)]
+        [end["words"], formatted(end["mean"]), *_solved(end), *(formatted(end["means"][name]) for name in named)]
         for end in ends.values()
     ]
     if "bigram" in results:
-        rows.append(["bigram model", decimal(results["gate"]["bigram"]), *["-"] * (len(headings) - 2)])
+        rows.append(["bigram model", formatted(results["gate"]["bigram"]), *["-"] * (len(headings) - 2)])
     return {
         "Never and always tied: means over seeds": (headings, rows),
         **dict(_table_of_curve(results, curve) for curve in results["curves"]),
@@ -180,25 +179,20 @@ def _table_of_curve(results: Mapping[str, Any], curve: Mapping[str, Any]) -> tup
     for place, (step, point) in enumerate(zip(curve["steps"], curve["points"], strict=True)):
         between = 0 < place < len(curve["steps"]) - 1
         against = [_difference(curve["against"][base][place - 1]) if between else "" for base in ends]
-        rows.append([f"{step:,}", decimal(point["mean"]), band(point["band"]), *_solved(point), *against])
+        rows.append([f"{step:,}", formatted(point["mean"]), band(point["band"]), *_solved(point), *against])
     columns = ["untie step", "loss", "95 % band", *_solved_heading(results), *(f"- {end['words']}" for end in ends.values())]
     return f"{curve['curve']}: means over seeds, with simultaneous 95 % bands", (columns, rows)
 
 
-def decimal(value: float | None, sign: str = "") -> str:
-    """Format a number with four decimals, and with a sign if `sign` is "+"; None as a dash."""
-    return "-" if value is None else f"{value:{sign}.4f}"
-
-
-def band(ends: Sequence[float | None], sign: str = "") -> str:
+def band(ends: Sequence[float | None], form: str = ".4f") -> str:
     """Format the two ends of a band."""
-    return " to ".join(decimal(end, sign) for end in ends)
+    return " to ".join(formatted(end, form) for end in ends)
 
 
 def _difference(difference: Mapping[str, Any]) -> str:
     if difference["band"][0] is None:
-        return decimal(difference["estimate"], "+")
-    return f"{decimal(difference['estimate'], '+')} ({band(difference['band'], '+')})"
+        return formatted(difference["estimate"], "+.4f")
+    return f"{formatted(difference['estimate'], '+.4f')} ({band(difference['band'], '+.4f')})"
 
 
 def _solved(point: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import EARLIER, about, is_current, opening
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.words import counted, interval_words, number
+from tiejax.lab.reporting.words import Table, counted, interval_words, number
 from tiejax.system.visible import visible
 
 DECIDED = frozenset({"supported", "contradicted"})
@@ -62,7 +62,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     return [*across, " ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the tables of the page, by title: the claims, and the settings that differ."""
     labels = list(results["runs"])
     claims = {tested: [_line(claim) for claim in results["claims"] if is_tested(claim) == tested] for tested in (True, False)}

@@ -14,7 +14,7 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.words import duration, number
+from tiejax.lab.reporting.words import Table, duration, number
 from tiejax.system.memory import size_words
 
 UNCOUNTED = "unknown: some shards were not downloaded, and their headers could not be read from the hub"
@@ -109,7 +109,7 @@ def _tokens(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     ]
 
 
-def numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def numbers(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the tables of the page: heading -> (columns, rows)."""
     columns = ["table", "10 %", "median", "90 %", "Spearman with rank", "median of tokens not in the corpus", "rows of norm 0"]
     norms = {"Norms of the rows": (columns, _norm_rows(results))}

@@ -11,7 +11,7 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.words import count_true, number
+from tiejax.lab.reporting.words import Table, count_true, number
 from tiejax.lab.studies.diagnosis.run import MEASURES
 
 ALIGNMENT = {
@@ -45,8 +45,6 @@ CAPTION = (
     "distance): mean Jensen-Shannon divergence, medians over pairs and seeds. The distributional hypothesis (DH) says that "
     "both are small or both are large."
 )
-
-Table = tuple[list[str], list[list[str]]]  # columns, rows
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, Table]:

@@ -9,6 +9,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import corpus_words, excluded_notes, few_seeds_notes
+from tiejax.lab.reporting.words import Table
 from tiejax.lab.studies.embedding_coupling.encoders import STARTS
 from tiejax.lab.studies.embedding_coupling.summary import TABLES, rate_at_edge
 from tiejax.statistics.power import fewest_seeds
@@ -26,7 +27,6 @@ CLAIMS = (
     "difference lies within the margin (two one-sided tests). The score of a seed is its test accuracy, averaged over tasks"
 )
 LEADING = ("output-width/score", "reinvest/deeper-coupled", "decoupling/score", "pretraining/score")
-Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 
 def _spread(values: list[float] | None) -> str:

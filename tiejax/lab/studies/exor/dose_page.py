@@ -11,7 +11,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.words import count_true
+from tiejax.lab.reporting.words import Table, count_true
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED
 from tiejax.lab.studies.exor.dose_response import Responses
 from tiejax.lab.studies.exor.page import described, diverged_notes
@@ -33,7 +33,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     return [*([answer] if answer else []), tally(claims)]
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the table of the report, one row per dose: medians over seeds, and the numbers of solved models."""
 
     def row(entry: Mapping[str, Any]) -> list[str]:

@@ -10,8 +10,8 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import rates_table
-from tiejax.lab.reporting.words import count_true, number
+from tiejax.lab.reporting.sections import diverged_words, rates_table
+from tiejax.lab.reporting.words import Table, count_true, number
 from tiejax.lab.studies.exor.page import described
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS
@@ -39,7 +39,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     return [*filter(None, (openings(results["claims"], group) for group in groups)), tally(results["claims"])]
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the table of the variants: mean losses, the price of tying, and who solved the task."""
     rows = []
     for name, entry in results["runs"].items():
@@ -87,9 +87,7 @@ def page(run: RunOnPage) -> str:
         "reports": _reports(results),
         **described(run, " in every variant"),
     }
-    diverged = ", ".join(
-        f"{row['arm']} seed {row['seed']} in {row['variant']} (at step {row['step']})" for row in results["non_finite"]
-    )
+    diverged = diverged_words(results["non_finite"])
     notes = [f"Diverged: {diverged}. They stay in all comparisons, with the worst loss of their variant."] if diverged else []
     return report.render(
         run,

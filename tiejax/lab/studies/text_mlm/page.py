@@ -10,6 +10,7 @@ from tiejax.lab.reporting import sections, untie_curve
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.uses import uses_table
+from tiejax.lab.reporting.words import Table
 from tiejax.lab.studies.text_mlm.claims import RECORDED, TABLE_NAMES
 from tiejax.lab.studies.text_mlm.settings import EQUAL
 from tiejax.statistics.arms import ARMS
@@ -18,10 +19,6 @@ QUESTION = (
     "A planted twin is a new token that replaces its word at random, and so means the same. Do input, output and tied "
     "embeddings draw the two together, even if they are not equally likely, so that the distributional hypothesis (DH) fails? "
     "And what does tying cost?"
-)
-SOURCE = (
-    "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
-    "PMLR 235:3584-3610"
 )
 CLAIMS = (
     "the paper reports those marked as reported; the others are ours. A claim has one difference per seed: distances are "
@@ -43,7 +40,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     return [*filter(None, [failed, *answers, compared]), tally(results["claims"])]
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the tables of the report by title: final values of each arm, of each set and of each pair."""
     if not results["seeds"]:
         return {}
@@ -170,7 +167,7 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
         "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {settings['optimizer']} moves a coordinate; "
         f"the words of a pair start {initial:.3g} apart per coordinate",
         "claims": CLAIMS,
-        "source": SOURCE,
+        "source": sections.PAPER,
         **_speed(results["timing"]),
     }
 

@@ -10,7 +10,7 @@ from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import model_words
-from tiejax.lab.reporting.words import counted, number
+from tiejax.lab.reporting.words import Table, counted, number
 from tiejax.statistics.arms import ARMS
 
 TOGETHER = 0.05  # relative distance below which a pair counts as together, the margin of the claims about distances
@@ -37,7 +37,6 @@ CAPTION = (
     "weight decay, one line per member, from the end of the run (left) on. By the theorem it is 0 at an optimum, if "
     "the reading map is injective."
 )
-Table = tuple[list[str], list[list[str]]]
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
