@@ -110,11 +110,11 @@ class Settings(
             from the host; on an H100 no difference in speed was found
         records_on: where records are stored: memory; disk (files in the run directory, without a copy in memory); or auto,
             which is disk if the records would take more than a tenth of this machine's memory
-        figure_style: version of the three-panel figure that comes first in the report: with every seed (seeds) or as printed in
-            the paper (published); both are written
         out: run directory, which holds the run's settings, checkpoints, results and report (default:
             runs/exor/VARIANT-MODEL-SIZE)
     """
+
+    REMOVED = {"figure_style": ("seeds", "published")}  # noqa: RUF012, a constant
 
     variant: Literal["main", "dh", "no-dh", "half"] | None = None
     variants: list[str] = dataclasses.field(default_factory=list)
@@ -154,7 +154,6 @@ class Settings(
     engine: Literal["auto", "fast", "plain"] = "auto"
     graph_loops: bool = False
     records_on: Literal["auto", "memory", "disk"] = "auto"
-    figure_style: Literal["seeds", "published"] = "seeds"
 
     def resolved(self) -> "Settings":
         """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
@@ -357,7 +356,7 @@ STUDY = Study(
     ),
     run="tiejax.lab.studies.exor.variants_run:start",
     sizes=sizes,
-    may_change=("figure_style", "checkpoint_every", "records_on", "graph_loops", "tracker"),
+    may_change=("checkpoint_every", "records_on", "graph_loops", "tracker"),
     extends=("variants", "arms"),
     appends=True,
 )

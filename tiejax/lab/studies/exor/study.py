@@ -165,7 +165,7 @@ def conclude(settings: Settings, metrics: Metrics, params: Any, scratch: Path | 
     plots = []
     if finite.any():
         runs = values.runs if finite.all() else trajectories(metrics, task, setup.cycle, finite, scratch)
-        plots = figures.plot_all(metrics, runs, task, body, bayes, published_first=settings.figure_style == "published")
+        plots = figures.plot_all(metrics, runs, task, body, bayes)
     bound = check(params, build_engine(settings), settings.ordered)
     return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body, "residual_bound": bound}, plots
 
