@@ -20,7 +20,7 @@ from tiejax.lab.reporting.finding import (
 )
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import edge_notes, excluded_notes, few_seeds_notes, rates_numbers
-from tiejax.lab.reporting.words import counted, in_brackets, number
+from tiejax.lab.reporting.words import counted, formatted, in_brackets, number
 from tiejax.statistics.power import fewest_seeds
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -81,10 +81,8 @@ def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict
         losses = np.array(row["loss"], float)
         spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
         cost = results["costs"][arm]
-        flops = "-" if cost["flops"] is None else f"{cost['flops']:.3g}"
-        rows.append(
-            [arm, f"{losses.mean():.4f}", spread, str(len(losses)), f"{cost['parameters']:,}", f"{cost['bytes']:,}", flops]
-        )
+        costs = [formatted(cost[name], form) for name, form in (("parameters", ","), ("bytes", ","), ("flops", ".3g"))]
+        rows.append([arm, f"{losses.mean():.4f}", spread, str(len(losses)), *costs])
     if "gate" in results:
         rows.append(["gate", f"{results['gate']['bigram']:.4f}", *["-"] * 5])
     columns = ["arm", "final loss", "standard deviation", "seeds", "parameters", "stored bytes", "FLOPs a step"]

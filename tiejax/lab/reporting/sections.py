@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting.words import Table, counted, duration, share
+from tiejax.lab.reporting.words import Table, counted, duration, formatted, share
 
 PAPER = (
     "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
@@ -159,23 +159,16 @@ def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
     for kind, tried in tuning.items():
         none = [None] * len(tried["rates"])
-        columns = tried["rates"], tried.get("factors", none), tried.get("screened", none), tried["losses"]
-        for rate, factor, short, losses in zip(*columns, strict=True):
+        fields = tried["rates"], tried.get("factors", none), tried.get("screened", none), tried["losses"]
+        for rate, factor, short, losses in zip(*fields, strict=True):
             chosen = " (chosen)" if (rate, factor) == (tried["best"], tried.get("best_factor")) else ""
             numbers = [np.inf if loss is None else loss for loss in losses]
             in_full = short is None or any(loss is not None for loss in losses)
             cells = [f"{np.mean(numbers):.4f}", ", ".join(f"{loss:.4f}" for loss in numbers)] if in_full else ["-", "-"]
-            screened = ["-" if value is None else f"{value:{digits}}" for value, digits in ((factor, "g"), (short, ".4f"))]
-            rows.append([kind, f"{rate:g}{chosen}", *screened, *cells])
+            rows.append([kind, f"{rate:g}{chosen}", formatted(factor, "g"), formatted(short), *cells])
     if len({(row[2], row[3]) for row in rows}) > 1:
-        return [
-            "models",
-            "rate",
-            "factor of the tables'",
-            "loss of one seed, a third of the steps",
-            "mean loss",
-            "losses",
-        ], rows
+        columns = ["models", "rate", "factor of the tables'", "loss of one seed, a third of the steps", "mean loss", "losses"]
+        return columns, rows
     return ["models", "rate", "mean loss", "losses"], [[*row[:2], *row[4:]] for row in rows]
 
 

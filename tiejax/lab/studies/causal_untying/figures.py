@@ -21,8 +21,7 @@ from tiejax.text.planted_pairs import CHOICES
 
 FIXED = {
     plan.TIED: figures.ORANGE, plan.NEVER_EQUAL: figures.BLUE, plan.NEVER_INDEPENDENT: figures.SKY,
-    plan.WIDE: figures.YELLOW, plan.DEEP: "sienna",
-    plan.FACTORISED: "silver",
+    plan.WIDE: figures.YELLOW, plan.DEEP: "sienna", plan.FACTORISED: "silver",
 }  # fmt: skip
 FORKS = (figures.GREEN, figures.PURPLE, "black", "grey")
 OTHER_SIZES = (plan.WIDE, plan.DEEP, plan.FACTORISED)

@@ -14,7 +14,7 @@ from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.words import Table, duration, number
+from tiejax.lab.reporting.words import Table, duration, formatted, number
 from tiejax.system.memory import size_words
 
 UNCOUNTED = "unknown: some shards were not downloaded, and their headers could not be read from the hub"
@@ -93,16 +93,13 @@ def _scores(results: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _tokens(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    def count(value: int | None) -> str:
-        return "-" if value is None else f"{value:,}"
-
     values = ("cosine", "cosine_as_is", "norm_input", "norm_output")
     return [
         [
             row["text"] or f"id {row['id']}",
             f"{row['id']:,}",
             f"{row['rank']:,}",
-            count(row["count"]),
+            formatted(row["count"], ","),
             *(number(row[v]) for v in values),
         ]
         for row in rows
