@@ -14,6 +14,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import CONFIG, REPORT, RESULTS_FORMAT, RunDirectory
 from tiejax.lab.settings.study import Study
+from tiejax.system.json_values import plain
 
 Page = Callable[[RunOnPage], str]
 
@@ -25,9 +26,13 @@ def finish(
     plots: Sequence[Plot],
     page: Page,
     show_claims: bool = True,
-) -> None:
-    """Write figures, report and results; show warnings, the path of the report, and claims if asked; see `write_outputs`."""
+) -> int:
+    """Write figures, report and results; show warnings, the path of the report, and claims if asked; return the exit status.
+
+    results: also as numpy scalars, and with numbers that are not finite, which become None. See `write_outputs`.
+    """
     assert launched.run is not None
+    results = plain(results)
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
             console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
@@ -38,6 +43,7 @@ def finish(
     if show_claims:
         console.claims(results["claims"])
     console.result(f"report: {report}")
+    return 0
 
 
 def reserve_and_finish(

@@ -24,7 +24,6 @@ from tiejax.statistics import untie_curve
 from tiejax.statistics.arms import diverged_members, select_seeds
 from tiejax.statistics.claims import Family
 from tiejax.statistics.untie_arms import Arms
-from tiejax.system.json_values import plain
 from tiejax.training.loop import Trained
 
 
@@ -55,20 +54,17 @@ def run(launched: Launched, console: Console) -> int:
         bigrams = ensemble.losses_of_bigrams(settings, text, plan)
         gate = Gate(min(bigrams.values()), settings.gate)
         body, plots = conclude(settings, plan, metrics, gate) if arms is None else conclude_untying(arms, metrics, gate)
-    results = plain(
-        {
-            "experiment": "text_mlm",
-            "data": data,
-            "model": ensemble.facts_of_model(settings, text.twins.vocabulary),
-            "steps": plan.steps,
-            "reach": ensemble.reach(settings, plan),
-            "bigram": bigrams,
-            **body,
-            "timing": timing_on_text(trained, models, plan),
-        }
-    )
-    finish(launched, console, results, plots, page.page if arms is None else page.untie_page)
-    return 0
+    results = {
+        "experiment": "text_mlm",
+        "data": data,
+        "model": ensemble.facts_of_model(settings, text.twins.vocabulary),
+        "steps": plan.steps,
+        "reach": ensemble.reach(settings, plan),
+        "bigram": bigrams,
+        **body,
+        "timing": timing_on_text(trained, models, plan),
+    }
+    return finish(launched, console, results, plots, page.page if arms is None else page.untie_page)
 
 
 def announce(settings: Settings, text: Text, plan: StepPlan, models: int, console: Console) -> None:
