@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.comparison.claims import MAIN, OWN
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import (
     agrees,
     estimate_words,
@@ -18,7 +17,7 @@ from tiejax.lab.reporting.finding import (
     tally,
     with_unit,
 )
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.sections import edge_notes, excluded_notes, few_seeds_notes, rates_numbers
 from tiejax.lab.reporting.words import counted, formatted, in_brackets, number
 from tiejax.statistics.power import fewest_seeds
@@ -109,7 +108,7 @@ def page(run: RunOnPage, sections: Sequence[Section] = ()) -> str:
         "final loss": f"{results['unit']}, the mean over all {results['held_out']:,} held-out examples at the last step",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches",
     }
-    return report.render(
+    return render(
         run,
         title=f"Tied or untied: {results['name']}",
         question=f"Should {results['name']} be tied, untied, or tied for a part of its training?",

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
 from tiejax.lab.reporting.sections import excluded_notes, training_words
 from tiejax.lab.reporting.words import Table, count_and_share, formatted
@@ -38,7 +37,7 @@ POLICY_WORDS = {
 
 def plot_curve(
     body: Mapping[str, Any], title: str, curves: Curves, steps: np.ndarray, bayes: float | None, bigram: float | None = None
-) -> Plot:
+) -> figures.Plot:
     """Plot the final loss, named `title`, against the untie step, one line per policy, above the share of solved seeds.
 
     body: the result of `statistics.untie_curve.analyse`. steps: untie step of each arm. bayes: the Bayes loss. bigram: that of
@@ -69,7 +68,7 @@ def plot_curve(
         figures.percentages(below)
         below.set_ylabel("seeds that solve the task")
     figures.legend_below(figure, above, columns=3)
-    return Plot(
+    return figures.Plot(
         "untie_curve",
         "Final loss against the step at which tied models were untied: at 0, never tied (from equal tables); at the last step, "
         "always tied. Mean over seeds with a simultaneous 95 % band over all arms"
@@ -79,7 +78,7 @@ def plot_curve(
     )
 
 
-def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Plot:
+def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> figures.Plot:
     """Plot final distances `[arm, seed]` by pairs and table against the untie step. title: name of the distance."""
     figure, axes = figures.grid(len(values), 2, 4.2, 2.9, below=0.3)
     for panel, (pairs, distances) in zip(axes, values.items(), strict=True):
@@ -96,7 +95,7 @@ def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.n
         panel.set_xlabel("untied at step")
     figures.legend_below(figure, axes[0], columns=3)
     caption = f"Final distances of pairs ({title}; dotted: 1) against the untie step. Mean over seeds."
-    return Plot("untie_distances", caption, figure)
+    return figures.Plot("untie_distances", caption, figure)
 
 
 def plot_trajectories(
@@ -107,7 +106,7 @@ def plot_trajectories(
     title: str,
     bayes: float | None,
     bigram: float | None = None,
-) -> Plot:
+) -> figures.Plot:
     """Plot the loss `[arm, seed, record]` over training, one panel per policy and one line per untie step."""
     figure, axes = figures.grid(len(curves), 2, 4.2, 2.9, below=0.3)
     for panel, (name, arms) in zip(axes, curves.items(), strict=True):
@@ -120,7 +119,7 @@ def plot_trajectories(
         panel.set_ylabel(title)
         figures.thousands(panel)
     figures.legend_below(figure, axes[0])
-    return Plot(
+    return figures.Plot(
         "untie_trajectories",
         "The loss over training, one line per untie step (darker: later). Mean over seeds. The first record, of untrained "
         "models, is omitted.",

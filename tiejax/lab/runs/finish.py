@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
@@ -23,7 +22,7 @@ def finish(
     launched: Launched,
     console: Console,
     results: Mapping[str, Any],
-    plots: Sequence[Plot],
+    plots: Sequence[figures.Plot],
     page: Page,
     show_claims: bool = True,
 ) -> int:
@@ -51,7 +50,7 @@ def reserve_and_finish(
     launched: Launched,
     console: Console,
     results: Mapping[str, Any],
-    plots: Sequence[Plot],
+    plots: Sequence[figures.Plot],
     page: Page,
     finding: Sequence[str],
     devices: Sequence[str] = (),
@@ -80,7 +79,7 @@ def reserve_and_finish(
 
 
 def write_outputs(
-    console: Console, run: RunDirectory, settings: Any, results: Mapping[str, Any], plots: Sequence[Plot], page: Page
+    console: Console, run: RunDirectory, settings: Any, results: Mapping[str, Any], plots: Sequence[figures.Plot], page: Page
 ) -> Path:
     """Write figures, report and results, which mark the run as finished; return the path of the report.
 

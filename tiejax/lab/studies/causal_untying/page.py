@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.sections import corpus_words, edge_notes, excluded_notes, rates_numbers
 from tiejax.lab.reporting.words import Table, formatted
 from tiejax.lab.studies.causal_untying import plan
@@ -132,7 +131,7 @@ def page(run: RunOnPage) -> str:
         **{name: words_of(results[part]) for part, (name, words_of) in OPTIONAL.items() if part in results},
         "source": SOURCE,
     }
-    return report.render(
+    return render(
         run,
         title="Tie, then untie, on a causal language model",
         question=PLANTED_QUESTION if "planted" in results else QUESTION,

@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import EARLIER, about, is_current, opening
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.words import Table, counted, interval_words, number
 from tiejax.system.visible import visible
 
@@ -99,7 +97,7 @@ def page(run: RunOnPage) -> str:
         + (f", excluded: {', '.join(map(str, about['excluded_seeds']))}" if about["excluded_seeds"] else "")
         for label, about in results["runs"].items()
     }
-    return report.render(
+    return render(
         run,
         title=f"{len(runs)} runs of {results['study']}",
         question="Do these runs come to the same verdicts, and in which settings do they differ?",
@@ -111,7 +109,7 @@ def page(run: RunOnPage) -> str:
     )
 
 
-def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+def plot_all(results: Mapping[str, Any]) -> list[figures.Plot]:
     """Plot the effect size of every tested claim in every run; no figure if there is none."""
     claims = [
         claim for claim in results["claims"] if is_tested(claim) and any(_effect(row) is not None for row in claim["rows"])
@@ -141,7 +139,7 @@ def plot_all(results: Mapping[str, Any]) -> list[Plot]:
     panel.set_ylim(len(claims) - 0.5, -0.5)
     panel.set_xlabel("standardised mean of the paired differences")
     figures.legend_below(figure, panel)
-    return [Plot("effects", CAPTION, figure)]
+    return [figures.Plot("effects", CAPTION, figure)]
 
 
 def _effect(row: Mapping[str, Any] | None) -> float | None:

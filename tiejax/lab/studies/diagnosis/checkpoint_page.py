@@ -11,9 +11,7 @@ from matplotlib.figure import Figure
 from tiejax.checkpoints.diagnose.verdict import agreement, verdict
 from tiejax.geometry.ranks import Bands, bands_by_rank
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.words import Table, duration, formatted, number
 from tiejax.system.memory import size_words
 
@@ -161,7 +159,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 def page(run: RunOnPage) -> str:
     """Return the page as HTML."""
     results = run.results
-    return report.render(
+    return render(
         run,
         title=f"Input and output embeddings of {Path(results['checkpoint']).name or results['checkpoint']}",
         question="Should these embeddings be tied?",
@@ -182,7 +180,7 @@ def curves_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Bands]:
     return curves
 
 
-def plot_all(results: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Plot]:
+def plot_all(results: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[figures.Plot]:
     """Plot all figures of a diagnosis, the most important one first. arrays: as in metrics.npz."""
     curves = curves_of(arrays)
     rank = (
@@ -191,11 +189,11 @@ def plot_all(results: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> li
         else "Ranks: token ids, which roughly follow frequency in BPE and WordPiece vocabularies."
     )
     bands = "Line: median by rank; band: the middle 80 % of the tokens."
-    norms = Plot("norms", f"Norms of the rows by token rank. {bands} {rank}", plot_norms(results, curves))
+    norms = figures.Plot("norms", f"Norms of the rows by token rank. {bands} {rank}", plot_norms(results, curves))
     if results["fact"] != "untied":
         return [norms]
     return [
-        Plot(
+        figures.Plot(
             "cosines",
             "Cosine between the two rows of a token: after a least-squares map in either direction (tables centred), and "
             f"unmapped. Left: all scored tokens; right: by token rank. {bands} {rank}",

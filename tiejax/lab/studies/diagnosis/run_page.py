@@ -8,9 +8,7 @@ import numpy as np
 
 from tiejax.geometry.equivalence import THRESHOLD
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.words import Table, count_true, number
 from tiejax.lab.studies.diagnosis.run import MEASURES
 
@@ -143,7 +141,7 @@ def page(run: RunOnPage) -> str:
         "source": "Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610), for the equivalences; A. Lopardo et al. 2026 "
         "(arXiv:2603.26663) for the maps and the published ratios",
     }
-    return report.render(
+    return render(
         run,
         title=f"Diagnosis of {Path(results['checkpoint']).name}: should these embeddings be tied?",
         question="Which symbols mean the same to the model, which are used alike, and where do the two differ? How similar "
@@ -154,7 +152,7 @@ def page(run: RunOnPage) -> str:
     )
 
 
-def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+def plot_all(results: Mapping[str, Any]) -> list[figures.Plot]:
     """Plot conditional against semantic distance (nats) of the sets of pairs, one panel per arm, with lines between cases."""
     arms = list(results["equivalence"].items())[:SHOWN]
     figure, axes = figures.grid(len(arms), 3, 3.6, 3.4, below=0.3)
@@ -179,4 +177,4 @@ def plot_all(results: Mapping[str, Any]) -> list[Plot]:
         panel.set_xlabel("semantic distance (nats)")
         panel.set_ylabel("conditional distance (nats)")
     figures.legend_below(figure, axes[0])
-    return [Plot("equivalence", CAPTION, figure)]
+    return [figures.Plot("equivalence", CAPTION, figure)]

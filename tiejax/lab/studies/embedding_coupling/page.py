@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.sections import corpus_words, excluded_notes, few_seeds_notes
 from tiejax.lab.reporting.words import Table
 from tiejax.lab.studies.embedding_coupling.encoders import STARTS
@@ -176,7 +175,7 @@ def page(run: RunOnPage) -> str:
     reproduce = {}
     if settings["tokenizer"] is None and settings["start"] is None:
         reproduce["With its vocabulary (training it again gives different tokens):"] = "--tokenizer tokenizer.json"
-    return report.render(
+    return render(
         run,
         title="Shapes of input and output embeddings",
         question=QUESTION,

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting import sections
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.uses import uses_table
 from tiejax.lab.reporting.words import Table, count_and_share, count_true, counted, interval_words, number, share
 from tiejax.lab.studies.exor.plateaus import NONE
@@ -213,7 +212,7 @@ def page(run: RunOnPage) -> str:
     model, notes = results["model"], diverged_notes(results)
     if not results["solved"]:
         notes.append("No exact risk was computed: the task has too many contexts, or no seed stayed finite.")
-    return report.render(
+    return render(
         run,
         title=f"EXor, {results['variant']}: tied against untied, {model['architecture']} {model['size']}",
         question=QUESTION,

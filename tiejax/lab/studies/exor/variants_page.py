@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.sections import diverged_words, rates_table
 from tiejax.lab.reporting.words import Table, count_true, number
 from tiejax.lab.studies.exor.page import described
@@ -89,7 +87,7 @@ def page(run: RunOnPage) -> str:
     }
     diverged = diverged_words(results["non_finite"])
     notes = [f"Diverged: {diverged}. They stay in all comparisons, with the worst loss of their variant."] if diverged else []
-    return report.render(
+    return render(
         run,
         title=f"EXor, {', '.join(results['variants'])}: what tying costs where DH fails, and where it holds",
         question=QUESTION,
@@ -101,7 +99,7 @@ def page(run: RunOnPage) -> str:
     )
 
 
-def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
+def plot_all(results: Mapping[str, Any]) -> Sequence[figures.Plot]:
     """Plot the price of every seed by variant, with the claims about it; no figure without exact risk."""
     losses = {name: entry["cross_entropy"] for name, entry in results["runs"].items() if entry["cross_entropy"] is not None}
     # Tied - untied; NaN if one of the two diverged.
@@ -127,4 +125,4 @@ def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
     panel.set_xlabel("cross-entropy, tied - untied (nats)")
     if len(drawn) < values.shape[1]:
         panel.set_title(f"{len(drawn)} of {values.shape[1]} seeds drawn", fontsize=7, color="grey", loc="right")
-    return [Plot("prices", CAPTION, figure)]
+    return [figures.Plot("prices", CAPTION, figure)]

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, marked_as_reported, rates_table
 from tiejax.lab.reporting.words import Table, counted, formatted, number, share
 from tiejax.lab.studies.layer_tying.figures import MIB, Rows
@@ -60,7 +59,7 @@ AGENTS_TITLE = (
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
     results, settings = run.results, run.settings
-    return report.render(
+    return render(
         run,
         title=f"Dynamic layer tying: {settings['architecture']}, {settings['layers']} layers of width {settings['width']}",
         question=QUESTION,

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting import sections, untie_curve
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.uses import uses_table
 from tiejax.lab.reporting.words import Table
 from tiejax.lab.studies.text_mlm.claims import RECORDED, TABLE_NAMES
@@ -124,7 +123,7 @@ def _speed(timing: Mapping[str, Any]) -> dict[str, str]:
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
     results, settings = run.results, run.settings
-    return report.render(
+    return render(
         run,
         title=f"Masked language modelling on text: tied against untied, {shape_words(settings)}",
         question=QUESTION,

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
-from tiejax.lab.reporting.page import RunOnPage
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.sections import model_words
 from tiejax.lab.reporting.words import Table, counted, number
 from tiejax.statistics.arms import ARMS
@@ -134,7 +132,7 @@ def page(run: RunOnPage) -> str:
         + ("" if results["apart"] is None else f", pairs first moved to a relative distance of {results['apart']:g}"),
         "Bayes": f"cross-entropy {results['bayes_cross_entropy']:.4f} nats on the training split",
     }
-    return report.render(
+    return render(
         run,
         title=f"Theory check of EXor, {about['variant']}: the loss without weight decay",
         question=QUESTION,
@@ -145,7 +143,7 @@ def page(run: RunOnPage) -> str:
     )
 
 
-def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+def plot_all(results: Mapping[str, Any]) -> list[figures.Plot]:
     """Plot the relative input distances of all pairs along the minimisation, one panel per arm; no figure without pairs."""
     if not results["pairs"]:
         return []
@@ -163,4 +161,4 @@ def plot_all(results: Mapping[str, Any]) -> list[Plot]:
     axes[0, 0].set_ylabel("relative distance")
     fullest = max(range(len(ARMS)), key=lambda arm: len(results["members"][ARMS[arm]]))
     figures.legend_below(figure, axes[0, fullest])
-    return [Plot("paths", CAPTION, figure)]
+    return [figures.Plot("paths", CAPTION, figure)]
