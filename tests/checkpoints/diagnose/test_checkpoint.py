@@ -14,7 +14,7 @@ from tiejax.checkpoints.diagnose.checkpoint import COMPARED, Fact
 from tiejax.checkpoints.diagnose.verdict import agreement, verdict
 from tiejax.checkpoints.hub.families import flag_of
 from tiejax.lab import diagnose
-from tiejax.lab.studies.diagnosis import checkpoint_figures
+from tiejax.lab.studies.diagnosis import checkpoint_page
 
 
 @pytest.mark.parametrize("flag", [True, False, None])
@@ -102,7 +102,7 @@ def test_degenerate_tables(tmp_path, name):
         options["corpus"] = str(tmp_path / "t.txt")
     results, arrays = results_of(make(tmp_path / "c", dict(zip(NAMES, (first, second), strict=True)), tokens=TOKENS), **options)
     assert json.loads(json.dumps(results, allow_nan=False)) == results
-    assert len(checkpoint_figures.plot_all(results, arrays)) == 2
+    assert len(checkpoint_page.plot_all(results, arrays)) == 2
     assert len(verdict(results)) >= 5
     if name == "output of zeros":
         assert results["alignment"]["identity"] is None
@@ -227,7 +227,7 @@ def test_tables_of_very_small_or_very_large_numbers(tmp_path, power):
     for name in ("identity", "procrustes"):
         assert results["alignment"][name] == pytest.approx(wanted["alignment"][name], abs=1e-5)
     assert results["norms"]["input"]["median"] == pytest.approx(np.ldexp(wanted["norms"]["input"]["median"], power), rel=1e-6)
-    checkpoint_figures.plot_all(results, arrays)
+    checkpoint_page.plot_all(results, arrays)
 
 
 def characters_read():

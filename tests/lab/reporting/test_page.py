@@ -31,9 +31,13 @@ class Links(html.parser.HTMLParser):
         self.text += data
 
 
-def render(folder, **more):
+FACTS = {"command": "python y.py", "versions": {"jax": "1"}, "python": "3.13", "devices": ["cpu"], "git_commit": "abc"}
+
+
+def render(folder, results=(), pictures=None, **more):
     figure = figures.plot_learning_curves({"loss": (STEPS, {"untied": VALUES}, 0.5)})
-    pictures = [(caption, figures.save(figure, folder, caption)) for caption in ("first", "second")]
+    if pictures is None:
+        pictures = [(caption, figures.save(figure, folder, caption)) for caption in ("first", "second")]
     parts = {
         "title": "T",
         "question": "Q?",
@@ -41,11 +45,11 @@ def render(folder, **more):
         "setting": {"a": "b < c"},
         "notes": ["careful"],
         "claims": {"Claims": [CLAIM], "Others": []},
-        "figures": pictures,
         "numbers": {"N": (["x", "y"], [["1", "2"]])},
         "reproduce": {"Run:": "python x.py --seeds [1,2]"},
     }
-    return report.render(**parts | more), [png for _, png in pictures]
+    run = report.RunOnPage(dict(results), {}, "steps: 4", FACTS, pictures)
+    return report.render(run, **parts | more), [png for _, png in pictures]
 
 
 def read(page):
@@ -73,8 +77,19 @@ def test_findings_come_first(tmp_path):
         place = text.index(words, place)
 
 
+def test_what_all_runs_have_is_on_every_page(tmp_path):
+    """How to reproduce the run, its looks and its time; none of them for a run without."""
+    looks = {"planned": [2, 5], "done": [2]}
+    timing = {"train_s": 60.0, "compile_s": 2.0, "model_steps_per_s": 1000.0}
+    claim = CLAIM | {"family": "registered", "look": 2}
+    text = read(render(tmp_path, {"looks": looks, "claims": [claim], "timing": timing})[0]).text
+    parts = ("decided at", "planned at 2, 5 seeds", "1 min 00 s of training", "python y.py", "steps: 4", "commit abc")
+    assert all(part in text for part in parts)
+    assert [part for part in parts if part in read(render(tmp_path)[0]).text] == list(parts[3:])
+
+
 def test_page_without_claims_or_figures_has_no_empty_headings(tmp_path):
-    text = read(render(tmp_path, claims={}, figures=[], notes=[])[0]).text
+    text = read(render(tmp_path, claims={}, pictures=[], notes=[])[0]).text
     assert "sign-flip" not in text
     assert "More figures" not in text
 
@@ -101,8 +116,8 @@ def test_backticks_become_code_elements(tmp_path):
     row = CLAIM | {"statement": text, "estimand": text}
     parts = {"title": text, "question": text, "finding": [text], "notes": [text], "claims": {text: [row]}}
     parts |= {"setting": {text: text}, "numbers": {text: ([text], [[text]])}, "reproduce": {text: "echo `date`"}}
-    page, pictures = render(tmp_path, **parts)
-    page = report.render(**(parts | {"figures": [(text, pictures[0])]}))
+    _, pictures = render(tmp_path, **parts)
+    page, _ = render(tmp_path, pictures=[(text, pictures[0])], **parts)
     assert page.count("`") == 2
     assert "<pre>echo `date`</pre>" in page
     assert "<title>run tiejax tie on &lt;it&gt;</title>" in page
@@ -208,7 +223,7 @@ def test_panels_are_stacked_on_narrow_screens(tmp_path, drawn):
         assert found.panels == boxes[name]
         assert found.size == figure.canvas.get_width_height()
         assert base64.b64decode(found.data.partition(",")[2]) == png.read_bytes()
-    page, _ = render(tmp_path, figures=[(name, tmp_path / f"{name}.png") for name in boxes])
+    page, _ = render(tmp_path, pictures=[(name, tmp_path / f"{name}.png") for name in boxes])
     assert page.count("data:image/png") == 2  # once per figure
     for number, name in enumerate(boxes, 1):
         assert page.count(f'<image id="figure-{number}"') == 1

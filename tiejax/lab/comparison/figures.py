@@ -8,22 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tiejax.lab.comparison.training import Arrays
-from tiejax.lab.reporting.figures import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    YELLOW,
-    Plot,
-    grid,
-    legend_below,
-    new_figure,
-    thousands,
-)
+from tiejax.lab.reporting import figures
 
-FIXED = {"tied": ORANGE, "untied": BLUE}
-OTHERS = (GREEN, PURPLE, SKY, YELLOW, "black", "grey")
+FIXED = {"tied": figures.ORANGE, "untied": figures.BLUE}
+OTHERS = (figures.GREEN, figures.PURPLE, figures.SKY, figures.YELLOW, "black", "grey")
 USES = {
     "ratio": "|g_target| / |g_source|",
     "cosine": "cosine of g_source and g_target",
@@ -42,7 +30,7 @@ def colours(arms: Sequence[str], fixed: Mapping[str, str] = FIXED, others: Seque
     return {arm: fixed[arm] if arm in fixed else others[rest.index(arm) % len(others)] for arm in arms}
 
 
-def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
+def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[figures.Plot]:
     """Return all figures: final losses, their course, and the two uses where they were recorded."""
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
     plots = [plot_final(losses, results["baseline"], results["unit"], results["margin"])]
@@ -54,10 +42,10 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[Plot]:
     return plots
 
 
-def plot_final(losses: Mapping[str, np.ndarray], baseline: str, unit: str, margin: float | None) -> Plot:
+def plot_final(losses: Mapping[str, np.ndarray], baseline: str, unit: str, margin: float | None) -> figures.Plot:
     """Plot the final loss of every arm less that of the first one, a dot for each seed."""
     others = [arm for arm in losses if arm != baseline]
-    figure, axes = new_figure(1, 1, 6.4, 1.4 + 0.5 * max(1, len(others)))
+    figure, axes = figures.new_figure(1, 1, 6.4, 1.4 + 0.5 * max(1, len(others)))
     panel, colour_of = axes[0, 0], colours(list(losses))
     panel.axvline(0, color="black", linewidth=0.8)
     if margin is not None:
@@ -67,7 +55,7 @@ def plot_final(losses: Mapping[str, np.ndarray], baseline: str, unit: str, margi
     panel.set_xlabel(f"final held-out loss - that of {baseline} ({unit})")
     shaded = f" Shaded: the margin of {margin:g}." if margin is not None else ""
     caption = f"Final held-out loss less that of the {baseline} model of the same seed: a dot per seed; bars: means.{shaded}"
-    return Plot("final", caption, figure)
+    return figures.Plot("final", caption, figure)
 
 
 def plot_rows(panel: Axes, rows: Mapping[str, np.ndarray], colour_of: Mapping[str, str]) -> None:
@@ -87,12 +75,12 @@ def plot_course(
     unit: str,
     forks: Mapping[str, int],
     gate: float | None = None,
-) -> Plot:
+) -> figures.Plot:
     """Plot the held-out loss of every arm over steps, with the gate, and that less the loss of the baseline.
 
     colour_of: the colour of every arm that is shown. forks: steps of changes.
     """
-    figure, (whole, less) = grid(2, 2, 4.6, 3.2, below=0.3)
+    figure, (whole, less) = figures.grid(2, 2, 4.6, 3.2, below=0.3)
     if gate is not None:
         whole.axhline(gate, color="black", linestyle=":", linewidth=1, label="gate")
     less.axhline(0, color="black", linewidth=0.8)
@@ -106,13 +94,13 @@ def plot_course(
     whole.set_ylabel(f"held-out loss ({unit})")
     less.set_ylabel(f"held-out loss - that of {baseline}")
     for panel in (whole, less):
-        thousands(panel)
-    legend_below(figure, whole)
+        figures.thousands(panel)
+    figures.legend_below(figure, whole)
     caption = (
         "Held-out loss over training after its first tenth, on some of the examples. Left: medians over seeds. Right: less "
         f"the {baseline} model of the seed; thin: seeds, thick: means. An arm that changes is drawn from its change on."
     )
-    return Plot("course", caption, figure)
+    return figures.Plot("course", caption, figure)
 
 
 def plot_less(panel: Any, arrays: Arrays, arms: tuple[str, str], since: float, colour: str) -> None:
@@ -133,12 +121,12 @@ def over_seeds(function: Callable[..., Any], values: np.ndarray) -> Any:
 
 def plot_uses(
     arrays: Arrays, fields: Mapping[str, str], forks: Mapping[str, int], colour_of: Mapping[str, str], caption: str
-) -> Plot:
+) -> figures.Plot:
     """Plot the gradients of the two uses, and the distance of the leaves, over steps.
 
     fields: record -> title of its panel. forks: steps of changes. colour_of: the colour of every arm that is shown.
     """
-    figure, panels = grid(len(fields), 3, 4.2, 3.0, below=0.3)
+    figure, panels = figures.grid(len(fields), 3, 4.2, 3.0, below=0.3)
     for panel, (field, title) in zip(panels, fields.items(), strict=True):
         for arm, colour in colour_of.items():
             step, values = arrays[f"{arm}/train_step"], arrays[f"{arm}/train_{field}"]
@@ -146,6 +134,6 @@ def plot_uses(
             if fork := forks.get(arm):
                 panel.axvline(fork, color=colour, linewidth=0.6, linestyle=":")
         panel.set_title(title, fontsize=10)
-        thousands(panel)
-    legend_below(figure, panels[0])
-    return Plot("uses", caption, figure)
+        figures.thousands(panel)
+    figures.legend_below(figure, panels[0])
+    return figures.Plot("uses", caption, figure)

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.comparison.claims import MAIN, OWN
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import (
     agrees,
     estimate_words,
@@ -18,18 +17,9 @@ from tiejax.lab.reporting.finding import (
     tally,
     with_unit,
 )
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import (
-    edge_notes,
-    excluded_notes,
-    few_seeds_notes,
-    looks_table,
-    parts_words,
-    rates_numbers,
-    reproduction,
-    timing_words,
-)
-from tiejax.lab.reporting.words import counted, in_brackets, number
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.sections import edge_notes, excluded_notes, few_seeds_notes, rates_numbers
+from tiejax.lab.reporting.words import counted, formatted, in_brackets, number
 from tiejax.statistics.power import fewest_seeds
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -84,16 +74,14 @@ def rows_of(results: Mapping[str, Any], family: str) -> list[Mapping[str, Any]]:
 
 
 def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict[str, Table]:
-    """Return the tables: final losses and costs, learning rates that were tried, those of the script, and looks."""
+    """Return the tables: final losses and costs, learning rates that were tried, those of the script."""
     rows = []
     for arm, row in results["arms"].items():
         losses = np.array(row["loss"], float)
         spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
         cost = results["costs"][arm]
-        flops = "-" if cost["flops"] is None else f"{cost['flops']:.3g}"
-        rows.append(
-            [arm, f"{losses.mean():.4f}", spread, str(len(losses)), f"{cost['parameters']:,}", f"{cost['bytes']:,}", flops]
-        )
+        costs = [formatted(cost[name], form) for name, form in (("parameters", ","), ("bytes", ","), ("flops", ".3g"))]
+        rows.append([arm, f"{losses.mean():.4f}", spread, str(len(losses)), *costs])
     if "gate" in results:
         rows.append(["gate", f"{results['gate']['bigram']:.4f}", *["-"] * 5])
     columns = ["arm", "final loss", "standard deviation", "seeds", "parameters", "stored bytes", "FLOPs a step"]
@@ -103,12 +91,12 @@ def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict
     found |= rates_numbers(results)
     for section in sections:
         found |= section(results)
-    return found | looks_table(results)
+    return found
 
 
 def page(run: RunOnPage, sections: Sequence[Section] = ()) -> str:
     """Return the HTML report of a run."""
-    results, facts = run.results, run.facts
+    results = run.results
     rates = "; ".join(f"{kind}: {' and '.join(number(rate) for rate in found)}" for kind, found in results["rates"].items())
     notes = [*edge_notes(results), *excluded_notes(results), *few_seeds_notes(results, fewest_seeds), LIMITS]
     setting = {
@@ -119,17 +107,14 @@ def page(run: RunOnPage, sections: Sequence[Section] = ()) -> str:
         "learning rates": rates + "; those of tied models also after a change",
         "final loss": f"{results['unit']}, the mean over all {results['held_out']:,} held-out examples at the last step",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches",
-        **parts_words(results),
-        **timing_words(results["timing"], facts),
     }
-    return report.render(
+    return render(
+        run,
         title=f"Tied or untied: {results['name']}",
         question=f"Should {results['name']} be tied, untied, or tied for a part of its training?",
         finding=finding(results),
         setting=setting,
         notes=notes,
         claims={HEADINGS[name]: rows_of(results, name) for name in results["families"]},
-        figures=run.pictures,
         numbers=tables(results, sections),
-        reproduce=reproduction(facts, run.settings_text),
     )

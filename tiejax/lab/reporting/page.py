@@ -5,29 +5,19 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
 
+from tiejax.lab.reporting import sections
 from tiejax.lab.reporting.figures import BOXES, RC
 from tiejax.lab.reporting.finding import about, cells, remarks
 from tiejax.system.visible import visible_lines
 
 CODE = re.compile("`([^`\n]+)`")
 CSS_PIXELS_PER_INCH = 112  # more than the nominal 96, so that lettering in figures matches the size of the page's text
-
-
-def render(*, figures: Sequence[tuple[str, Path]], **content: Any) -> str:
-    """Return the HTML page. Text in backticks becomes code, except in `reproduce`.
-
-    figures: (caption, PNG file); the first one follows the finding. content: the other variables of the template: `title` and
-    `question`; `finding`, sentences that summarise the verdicts; `setting`, the description of the run, by name; `notes`;
-    `claims`, heading -> rows returned by `statistics.claims.assess`; `numbers`, heading -> (columns, rows); `reproduce`,
-    command, settings and environment, by name.
-    """
-    pictures = [picture(caption, png, f"figure-{number}") for number, (caption, png) in enumerate(figures, 1)]
-    return _template().render(figures=pictures, **content)
 
 
 class RunOnPage(NamedTuple):
@@ -42,6 +32,41 @@ class RunOnPage(NamedTuple):
     settings_text: str
     facts: Mapping[str, Any]
     pictures: Sequence[tuple[str, Path]]
+
+
+def render(
+    run: RunOnPage,
+    *,
+    title: str,
+    question: str,
+    finding: Sequence[str],
+    setting: Mapping[str, str],
+    numbers: Mapping[str, tuple[Sequence[str], Sequence[Sequence[str]]]],
+    notes: Sequence[str] = (),
+    claims: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({}),
+    reproduce: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return the HTML page of a run. Text in backticks becomes code, except in `reproduce`.
+
+    The first figure of the run follows the finding. Parts and time of the run are added to the setting, the table of looks to
+    the numbers, and command, settings and environment to `reproduce`.
+
+    finding: sentences that summarise the verdicts. setting: the description of the run, by name. numbers: heading -> (columns,
+    rows). claims: heading -> rows returned by `statistics.claims.assess`. reproduce: more lines, by name.
+    """
+    results = run.results
+    time = sections.timing_words(results["timing"], run.facts) if "timing" in results else {}
+    return _template().render(
+        title=title,
+        question=question,
+        finding=finding,
+        figures=[picture(caption, png, f"figure-{number}") for number, (caption, png) in enumerate(run.pictures, 1)],
+        setting={**setting, **sections.parts_words(results), **time},
+        notes=notes,
+        claims=claims,
+        numbers={**sections.looks_table(results), **numbers},
+        reproduce={**sections.reproduction(run.facts, run.settings_text), **reproduce},
+    )
 
 
 class Picture(NamedTuple):

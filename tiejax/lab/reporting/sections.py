@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting.words import counted, duration, share
+from tiejax.lab.reporting.words import Table, counted, duration, formatted, share
 
+PAPER = (
+    "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
+    "PMLR 235:3584-3610"
+)
 LOOKS = "Numbers: the look at which each registered claim was decided"
 
 
@@ -26,7 +30,7 @@ def arrays_in_words(entry: Mapping[str, Any], prefix: str = "") -> dict[str, np.
     return arrays
 
 
-def medians_table(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> tuple[list[str], list[list[str]]]:
+def medians_table(untied: Mapping[str, np.ndarray], tied: Mapping[str, np.ndarray]) -> Table:
     """Return columns and rows: medians and quartiles over seeds of both arms and of their difference.
 
     untied, tied: `[seed]` by name.
@@ -96,7 +100,10 @@ def reproduction(facts: Mapping[str, Any], settings_text: str) -> dict[str, str]
 
 def diverged_words(rows: Sequence[Mapping[str, Any]]) -> str:
     """List the members that became non-finite; rows: `non_finite` of results.json."""
-    return ", ".join(f"{row['arm']} seed {row['seed']} (at step {row['step']})" for row in rows)
+    where = [f" in {row['variant']}" if "variant" in row else "" for row in rows]
+    return ", ".join(
+        f"{row['arm']} seed {row['seed']}{of} (at step {row['step']})" for row, of in zip(rows, where, strict=True)
+    )
 
 
 def excluded_notes(results: Mapping[str, Any]) -> list[str]:
@@ -137,13 +144,13 @@ def edge_notes(results: Mapping[str, Any]) -> list[str]:
     return [f"The best learning rate of {edges} models is the last that was tried; another may be better."] if edges else []
 
 
-def rates_numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def rates_numbers(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the table of the learning rates that were tried, by its title; none for a run that tried none."""
     seeds = ", ".join(map(str, results["tuning_seeds"]))
     return {f"Numbers: learning rates, on seeds {seeds} only": rates_table(results["tuning"])} if results["tuning"] else {}
 
 
-def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return a table with a row for each learning rate that was tried; tuning: as in results.json, by kind of models.
 
     With several factors of the tables' rate, also the factor and the loss of the short run that screened the pair. The loss of
@@ -152,23 +159,16 @@ def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], lis
     rows = []
     for kind, tried in tuning.items():
         none = [None] * len(tried["rates"])
-        columns = tried["rates"], tried.get("factors", none), tried.get("screened", none), tried["losses"]
-        for rate, factor, short, losses in zip(*columns, strict=True):
+        fields = tried["rates"], tried.get("factors", none), tried.get("screened", none), tried["losses"]
+        for rate, factor, short, losses in zip(*fields, strict=True):
             chosen = " (chosen)" if (rate, factor) == (tried["best"], tried.get("best_factor")) else ""
             numbers = [np.inf if loss is None else loss for loss in losses]
             in_full = short is None or any(loss is not None for loss in losses)
             cells = [f"{np.mean(numbers):.4f}", ", ".join(f"{loss:.4f}" for loss in numbers)] if in_full else ["-", "-"]
-            screened = ["-" if value is None else f"{value:{digits}}" for value, digits in ((factor, "g"), (short, ".4f"))]
-            rows.append([kind, f"{rate:g}{chosen}", *screened, *cells])
+            rows.append([kind, f"{rate:g}{chosen}", formatted(factor, "g"), formatted(short), *cells])
     if len({(row[2], row[3]) for row in rows}) > 1:
-        return [
-            "models",
-            "rate",
-            "factor of the tables'",
-            "loss of one seed, a third of the steps",
-            "mean loss",
-            "losses",
-        ], rows
+        columns = ["models", "rate", "factor of the tables'", "loss of one seed, a third of the steps", "mean loss", "losses"]
+        return columns, rows
     return ["models", "rate", "mean loss", "losses"], [[*row[:2], *row[4:]] for row in rows]
 
 
@@ -193,7 +193,7 @@ def looks_words(planned: Sequence[int], done: Sequence[int], appended: bool = Fa
     return f"planned at {_numbers(planned)} seeds{share}; done at {_numbers(done)}"
 
 
-def looks_table(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def looks_table(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the table of the look that decided each registered claim; none for a run without looks.
 
     A verdict stays once it is reached; estimates are those of all seeds.

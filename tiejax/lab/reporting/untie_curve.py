@@ -9,13 +9,11 @@ from matplotlib.axes import Axes
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
-from tiejax.lab.reporting.sections import excluded_notes, looks_table, parts_words, reproduction, timing_words, training_words
-from tiejax.lab.reporting.words import count_and_share
+from tiejax.lab.reporting.sections import excluded_notes, training_words
+from tiejax.lab.reporting.words import Table, count_and_share, formatted
 
 Curves = Mapping[str, np.ndarray]  # curve -> indices of its arms, ordered by untie step
-Table = tuple[list[str], list[list[str]]]  # columns, rows
 Line = tuple[np.ndarray, Sequence[float], Sequence[Sequence[float]]]  # x, y, band (low, high) of each
 
 QUESTION = (
@@ -39,7 +37,7 @@ POLICY_WORDS = {
 
 def plot_curve(
     body: Mapping[str, Any], title: str, curves: Curves, steps: np.ndarray, bayes: float | None, bigram: float | None = None
-) -> Plot:
+) -> figures.Plot:
     """Plot the final loss, named `title`, against the untie step, one line per policy, above the share of solved seeds.
 
     body: the result of `statistics.untie_curve.analyse`. steps: untie step of each arm. bayes: the Bayes loss. bigram: that of
@@ -70,7 +68,7 @@ def plot_curve(
         figures.percentages(below)
         below.set_ylabel("seeds that solve the task")
     figures.legend_below(figure, above, columns=3)
-    return Plot(
+    return figures.Plot(
         "untie_curve",
         "Final loss against the step at which tied models were untied: at 0, never tied (from equal tables); at the last step, "
         "always tied. Mean over seeds with a simultaneous 95 % band over all arms"
@@ -80,7 +78,7 @@ def plot_curve(
     )
 
 
-def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> Plot:
+def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> figures.Plot:
     """Plot final distances `[arm, seed]` by pairs and table against the untie step. title: name of the distance."""
     figure, axes = figures.grid(len(values), 2, 4.2, 2.9, below=0.3)
     for panel, (pairs, distances) in zip(axes, values.items(), strict=True):
@@ -97,7 +95,7 @@ def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.n
         panel.set_xlabel("untied at step")
     figures.legend_below(figure, axes[0], columns=3)
     caption = f"Final distances of pairs ({title}; dotted: 1) against the untie step. Mean over seeds."
-    return Plot("untie_distances", caption, figure)
+    return figures.Plot("untie_distances", caption, figure)
 
 
 def plot_trajectories(
@@ -108,7 +106,7 @@ def plot_trajectories(
     title: str,
     bayes: float | None,
     bigram: float | None = None,
-) -> Plot:
+) -> figures.Plot:
     """Plot the loss `[arm, seed, record]` over training, one panel per policy and one line per untie step."""
     figure, axes = figures.grid(len(curves), 2, 4.2, 2.9, below=0.3)
     for panel, (name, arms) in zip(axes, curves.items(), strict=True):
@@ -121,7 +119,7 @@ def plot_trajectories(
         panel.set_ylabel(title)
         figures.thousands(panel)
     figures.legend_below(figure, axes[0])
-    return Plot(
+    return figures.Plot(
         "untie_trajectories",
         "The loss over training, one line per untie step (darker: later). Mean over seeds. The first record, of untrained "
         "models, is omitted.",
@@ -163,11 +161,11 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     named = list(ends["tied"]["means"])
     headings = ["", "loss", *_solved_heading(results), *named]
     rows = [
-        [end["words"], decimal(end["mean"]), *_solved(end), *(decimal(end["means"][name]) for name in named)]
+        [end["words"], formatted(end["mean"]), *_solved(end), *(formatted(end["means"][name]) for name in named)]
         for end in ends.values()
     ]
     if "bigram" in results:
-        rows.append(["bigram model", decimal(results["gate"]["bigram"]), *["-"] * (len(headings) - 2)])
+        rows.append(["bigram model", formatted(results["gate"]["bigram"]), *["-"] * (len(headings) - 2)])
     return {
         "Never and always tied: means over seeds": (headings, rows),
         **dict(_table_of_curve(results, curve) for curve in results["curves"]),
@@ -180,25 +178,20 @@ def _table_of_curve(results: Mapping[str, Any], curve: Mapping[str, Any]) -> tup
     for place, (step, point) in enumerate(zip(curve["steps"], curve["points"], strict=True)):
         between = 0 < place < len(curve["steps"]) - 1
         against = [_difference(curve["against"][base][place - 1]) if between else "" for base in ends]
-        rows.append([f"{step:,}", decimal(point["mean"]), band(point["band"]), *_solved(point), *against])
+        rows.append([f"{step:,}", formatted(point["mean"]), band(point["band"]), *_solved(point), *against])
     columns = ["untie step", "loss", "95 % band", *_solved_heading(results), *(f"- {end['words']}" for end in ends.values())]
     return f"{curve['curve']}: means over seeds, with simultaneous 95 % bands", (columns, rows)
 
 
-def decimal(value: float | None, sign: str = "") -> str:
-    """Format a number with four decimals, and with a sign if `sign` is "+"; None as a dash."""
-    return "-" if value is None else f"{value:{sign}.4f}"
-
-
-def band(ends: Sequence[float | None], sign: str = "") -> str:
+def band(ends: Sequence[float | None], form: str = ".4f") -> str:
     """Format the two ends of a band."""
-    return " to ".join(decimal(end, sign) for end in ends)
+    return " to ".join(formatted(end, form) for end in ends)
 
 
 def _difference(difference: Mapping[str, Any]) -> str:
     if difference["band"][0] is None:
-        return decimal(difference["estimate"], "+")
-    return f"{decimal(difference['estimate'], '+')} ({band(difference['band'], '+')})"
+        return formatted(difference["estimate"], "+.4f")
+    return f"{formatted(difference['estimate'], '+.4f')} ({band(difference['band'], '+.4f')})"
 
 
 def _solved(point: Mapping[str, Any]) -> list[str]:
@@ -233,13 +226,12 @@ def render(title: str, setting: Mapping[str, str], run: report.RunOnPage) -> str
         "source": SOURCE,
     }
     return report.render(
+        run,
         title=title,
         question=QUESTION,
         finding=finding(results),
-        setting={**setting, **shared, **parts_words(results), **timing_words(results["timing"], run.facts)},
+        setting={**setting, **shared},
         notes=[*excluded_notes(results), NOTE],
         claims={"Claims": results["claims"]},
-        figures=run.pictures,
-        numbers=looks_table(results) | tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
+        numbers=tables(results),
     )

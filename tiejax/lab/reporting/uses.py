@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.figures import Curves, Plot
-from tiejax.lab.reporting.words import share
+from tiejax.lab.reporting.words import Table, share
 
 
 def plot_uses(
@@ -83,7 +83,7 @@ def _plot_buckets(axes: Axes, by_bucket: Mapping[str, Sequence[float]], buckets:
     axes.set_title("ratio at the end, by rows of the table")
 
 
-def uses_table(rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def uses_table(rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> dict[str, Table]:
     """Return the report's table of both uses over training, with the published ratios; rows: `uses` of results.json."""
     lines = []
     for row in rows:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+Table = tuple[list[str], list[list[str]]]  # columns, rows
+
 
 def duration(seconds: float) -> str:
     """Format seconds as 42 s, 3 min 05 s or 2 h 07 min."""
@@ -47,6 +49,11 @@ def number(value: float | None) -> str:
         return "-"
     rounded = f"{value:.3g}"
     return f"{float(rounded):,.0f}" if 1000 <= abs(float(rounded)) < math.inf else rounded
+
+
+def formatted(value: float | None, form: str = ".4f") -> str:
+    """Format a number by a format specification; one that is None, as results.json writes it, or non-finite as a dash."""
+    return "-" if value is None or not math.isfinite(value) else format(value, form)
 
 
 def interval_words(interval: Sequence[float | None] | None) -> str:

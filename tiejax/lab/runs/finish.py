@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
-from tiejax.lab.runs.run_directory import CONFIG, REPORT, RunDirectory
+from tiejax.lab.runs.run_directory import CONFIG, REPORT, RESULTS_FORMAT, RunDirectory
+from tiejax.lab.settings.study import Study
+from tiejax.system.json_values import plain
 
 Page = Callable[[RunOnPage], str]
 
@@ -19,12 +22,16 @@ def finish(
     launched: Launched,
     console: Console,
     results: Mapping[str, Any],
-    plots: Sequence[Plot],
+    plots: Sequence[figures.Plot],
     page: Page,
     show_claims: bool = True,
-) -> None:
-    """Write figures, report and results; show warnings, the path of the report, and claims if asked; see `write_outputs`."""
+) -> int:
+    """Write figures, report and results; show warnings, the path of the report, and claims if asked; return the exit status.
+
+    results: also as numpy scalars, and with numbers that are not finite, which become None. See `write_outputs`.
+    """
     assert launched.run is not None
+    results = plain(results)
     if results["excluded_seeds"]:
         for row in results["non_finite"]:
             console.warn(f"{row['arm']} seed {row['seed']} became non-finite (seen at step {row['step']})")
@@ -35,10 +42,44 @@ def finish(
     if show_claims:
         console.claims(results["claims"])
     console.result(f"report: {report}")
+    return 0
+
+
+def reserve_and_finish(
+    study: Study,
+    launched: Launched,
+    console: Console,
+    results: Mapping[str, Any],
+    plots: Sequence[figures.Plot],
+    page: Page,
+    finding: Sequence[str],
+    devices: Sequence[str] = (),
+    arrays: Mapping[str, np.ndarray] | None = None,
+) -> int:
+    """Write the run of a command that does not train; show the finding and the path of the report; return the exit status.
+
+    The run directory is reserved only now, so that a command that fails leaves nothing behind.
+
+    devices: that computed, for the report. arrays: for metrics.npz. See `write_outputs`.
+    """
+    directory = RunDirectory.reserve(study, launched.settings, resume=False, overwrite=launched.switches["overwrite"])
+    directory.write_environment({"devices": list(devices)}, launched.command)
+    if arrays:
+        directory.write_metrics(arrays)
+    as_json = launched.switches.get("json", False)
+    shown = Console(quiet=True) if as_json else console
+    report = write_outputs(shown, directory, launched.settings, results, plots, page)
+    if as_json:
+        console.json({"format": RESULTS_FORMAT, "finding": finding, **results, "report": str(report)})
+        return 0
+    for line in finding:
+        console.say(line)
+    console.result(f"report: {report}")
+    return 0
 
 
 def write_outputs(
-    console: Console, run: RunDirectory, settings: Any, results: Mapping[str, Any], plots: Sequence[Plot], page: Page
+    console: Console, run: RunDirectory, settings: Any, results: Mapping[str, Any], plots: Sequence[figures.Plot], page: Page
 ) -> Path:
     """Write figures, report and results, which mark the run as finished; return the path of the report.
 

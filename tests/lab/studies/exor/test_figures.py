@@ -26,7 +26,7 @@ def plotted():
     relative = {name: {pair: values[..., -1] for pair, values in table.items()} for name in ("input", "output")}
     both_tables = {"input": table, "output": table}
     return [
-        *figures.plot_distances(steps, both_tables, labels, published_first=False),
+        *figures.plot_distances(steps, both_tables, labels),
         figures.plot_relative_distances(steps, both_tables, labels),
         figures.plot_learning(steps, {name: np.stack([a] * 3, -1) for name, a in risk.items()}, steps, risk, best),
         figures.plot_learning(steps, {}, steps, risk, best),

@@ -58,14 +58,6 @@ def test_a_changed_price_contradicts_the_equivalence():
     assert rows(runs(**{"main-bias": 0.4}))["price/main-bias"]["verdict"] == "contradicted"
 
 
-def test_prices_are_compared_by_common_seeds():
-    bodies = runs()
-    bodies["main-bias"] = body("main", 0.1, 0.2, seeds=range(8, 16))
-    found = rows(bodies, ("main",), ("published", "bias"))
-    assert found["price/main-bias"]["n"] == 4
-    assert found["tying-costs/main-bias"]["n"] == 8
-
-
 def test_without_the_published_arm_only_prices_are_estimated():
     assert set(rows(runs(), ("main",), ("bias",))) == {"tying-costs/main-bias"}
 

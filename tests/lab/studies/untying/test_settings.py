@@ -74,4 +74,4 @@ def test_help_names_inherited_settings_without_use():
     """All of EXor's settings are inherited, and two of them do not apply to this experiment."""
     docs = field_docs(Settings)
     assert "not supported" in docs["doses"]
-    assert "no effect" in docs["figure_style"]
+    assert "no effect" in docs["rate_seeds"]

@@ -12,19 +12,7 @@ from tiejax.lab.comparison.figures import colours as colours_of
 from tiejax.lab.comparison.figures import over_seeds, plot_course, plot_rows, plot_uses
 from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.comparison.training import Arrays
-from tiejax.lab.reporting.figures import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    YELLOW,
-    Plot,
-    grid,
-    legend_below,
-    new_figure,
-    thousands,
-)
+from tiejax.lab.reporting import figures
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import MARGIN, curve, gaps, rank_words
 from tiejax.lab.studies.causal_untying.natural import LISTS
@@ -32,10 +20,10 @@ from tiejax.lab.studies.causal_untying.planted_claims import TABLES, Planted
 from tiejax.text.planted_pairs import CHOICES
 
 FIXED = {
-    plan.TIED: ORANGE, plan.NEVER_EQUAL: BLUE, plan.NEVER_INDEPENDENT: SKY, plan.WIDE: YELLOW, plan.DEEP: "sienna",
-    plan.FACTORISED: "silver",
+    plan.TIED: figures.ORANGE, plan.NEVER_EQUAL: figures.BLUE, plan.NEVER_INDEPENDENT: figures.SKY,
+    plan.WIDE: figures.YELLOW, plan.DEEP: "sienna", plan.FACTORISED: "silver",
 }  # fmt: skip
-FORKS = (GREEN, PURPLE, "black", "grey")
+FORKS = (figures.GREEN, figures.PURPLE, "black", "grey")
 OTHER_SIZES = (plan.WIDE, plan.DEEP, plan.FACTORISED)
 USES = {"ratio": "|g_output| / |g_input|", "cosine": "cosine of g_input and g_output", "distance": "|E_in - E_out| / |E_in|"}
 USES_CAPTION = (
@@ -51,7 +39,7 @@ def is_primary(arm: str) -> bool:
     return "cosine" not in arm and "@" not in arm and not arm.startswith(plan.EXPLORE)
 
 
-def plot_all(arrays: Arrays, results: Mapping[str, Any], planted: Planted | None = None) -> list[Plot]:
+def plot_all(arrays: Arrays, results: Mapping[str, Any], planted: Planted | None = None) -> list[figures.Plot]:
     """Return all figures; planted: of a run on planted text."""
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm)}
     shown = {arm: colour for arm, colour in colours(list(losses)).items() if arm not in (plan.NEVER_INDEPENDENT, *OTHER_SIZES)}
@@ -81,21 +69,21 @@ def _plot_over(panel: Axes, found: Mapping[float, np.ndarray], colour: str, labe
     panel.plot([*found], means, "-_", color=colour, linewidth=1, markersize=14, markeredgewidth=2.5, label=label)
 
 
-def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
+def plot_final(losses: Mapping[str, np.ndarray]) -> figures.Plot:
     """Plot the final loss less that of the tied model of the seed over the tied fraction of the run."""
-    figure, axes = new_figure(1, 1, 6.4, 3.8)
+    figure, axes = figures.new_figure(1, 1, 6.4, 3.8)
     panel, (fractions, arms) = axes[0, 0], curve(losses)
     x = [float(fraction) for fraction in fractions]
     panel.axhspan(-MARGIN, MARGIN, color="grey", alpha=0.15, linewidth=0)
     panel.axhline(0, color="black", linewidth=0.8)
-    _plot_over(panel, {place: losses[arm] - losses[plan.TIED] for place, arm in zip(x, arms, strict=True)}, BLUE)
-    _plot_over(panel, {APART: losses[plan.NEVER_INDEPENDENT] - losses[plan.TIED]}, SKY)
+    _plot_over(panel, {place: losses[arm] - losses[plan.TIED] for place, arm in zip(x, arms, strict=True)}, figures.BLUE)
+    _plot_over(panel, {APART: losses[plan.NEVER_INDEPENDENT] - losses[plan.TIED]}, figures.SKY)
     names = {plan.NEVER_EQUAL: "never,\nequal", plan.TIED: "always"}
     labels = [names.get(arm, str(fraction)) for arm, fraction in zip(arms, fractions, strict=True)]
     panel.set_xticks([APART, *x], ["never,\nindependent", *labels], fontsize=8)
     panel.set_xlabel("share of the run for which the tables are tied")
     panel.set_ylabel("final loss - that of always tied (nats a token);\nbelow 0: lower than always tied")
-    return Plot(
+    return figures.Plot(
         "final",
         "Final validation loss less that of the always tied model of the same seed: a dot per seed, bars and line: means. "
         f"Shaded: the margin of {MARGIN:g} nats.",
@@ -103,11 +91,11 @@ def plot_final(losses: Mapping[str, np.ndarray]) -> Plot:
     )
 
 
-def plot_frequency(results: Mapping[str, Any]) -> Plot:
+def plot_frequency(results: Mapping[str, Any]) -> figures.Plot:
     """Plot final losses less those of tied models by token frequency."""
     names = results["frequency_ranks"]
     arms = {arm: np.array(row["by_frequency"], float) for arm, row in results["arms"].items() if is_primary(arm)}
-    figure, panels = grid(len(names), 4, 3.2, 3.4)
+    figure, panels = figures.grid(len(names), 4, 3.2, 3.4)
     others = [arm for arm in arms if arm != plan.TIED]
     colour_of = colours(list(arms))
     for number, (panel, name) in enumerate(zip(panels, names, strict=True)):
@@ -116,7 +104,7 @@ def plot_frequency(results: Mapping[str, Any]) -> Plot:
         panel.tick_params("y", labelsize=8)
         panel.set_title(rank_words(name), fontsize=10)
         panel.set_xlabel("loss - that of tied (nats)")
-    return Plot(
+    return figures.Plot(
         "frequency",
         "Final validation loss less that of the tied model of the seed, by the frequency rank of the predicted token: a dot "
         "per seed, bars: means. A description: these differences are not tested.",
@@ -124,9 +112,9 @@ def plot_frequency(results: Mapping[str, Any]) -> Plot:
     )
 
 
-def plot_sizes(arms: Mapping[str, np.ndarray], results: Mapping[str, Any]) -> Plot:
+def plot_sizes(arms: Mapping[str, np.ndarray], results: Mapping[str, Any]) -> figures.Plot:
     """Plot the final losses of all arms over the bytes of their parameters at the end, in float32."""
-    figure, axes = new_figure(1, 1, 6.4, 4.4)
+    figure, axes = figures.new_figure(1, 1, 6.4, 4.4)
     panel, colour_of = axes[0, 0], colours(list(arms))
     megabytes = {row["arm"]: 4 * row["parameters"] / 1e6 for row in results["models"]}
     apart = 0.012 * (max(megabytes[arm] for arm in arms) - min(megabytes[arm] for arm in arms))
@@ -137,8 +125,8 @@ def plot_sizes(arms: Mapping[str, np.ndarray], results: Mapping[str, Any]) -> Pl
     panel.axhline(results["bigram"]["losses"]["1"], color="black", linestyle=":", linewidth=1, label="bigram")
     panel.set_xlabel("parameters at the end (MB in float32; arms of one size side by side)")
     panel.set_ylabel("final loss (nats a token)")
-    legend_below(figure, panel, columns=4)
-    return Plot(
+    figures.legend_below(figure, panel, columns=4)
+    return figures.Plot(
         "sizes",
         "Final validation loss over the size of the model at the end: a dot per seed, bars: means of each arm. Dotted: a "
         "bigram model of the tokens that one seed sees.",
@@ -146,12 +134,12 @@ def plot_sizes(arms: Mapping[str, np.ndarray], results: Mapping[str, Any]) -> Pl
     )
 
 
-LENGTH_ARMS = {plan.TIED: ORANGE, plan.untied_at(plan.LATE): GREEN, plan.NEVER_INDEPENDENT: SKY}
+LENGTH_ARMS = {plan.TIED: figures.ORANGE, plan.untied_at(plan.LATE): figures.GREEN, plan.NEVER_INDEPENDENT: figures.SKY}
 
 
-def plot_lengths(results: Mapping[str, Any]) -> Plot:
+def plot_lengths(results: Mapping[str, Any]) -> figures.Plot:
     """Plot final losses, and those of always tied models less those of others, over the number of steps."""
-    figure, axes = new_figure(1, 2, 9.2, 4.2)
+    figure, axes = figures.new_figure(1, 2, 9.2, 4.2)
     whole, gap = axes[0]
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
     of_bigram = {Fraction(written): loss for written, loss in results["bigram"]["losses"].items()}
@@ -172,8 +160,8 @@ def plot_lengths(results: Mapping[str, Any]) -> Plot:
         panel.minorticks_off()
         panel.set_xlabel("steps of the run")
         panel.set_ylabel(label)
-    legend_below(figure, whole)
-    return Plot(
+    figures.legend_below(figure, whole)
+    return figures.Plot(
         "lengths",
         "Final validation loss of runs of several lengths: a dot per seed, lines: means. Dotted: a bigram model of the tokens "
         "that one seed sees until then. Right: the loss of always tied models less that of the arm, of the same seed; shaded: "
@@ -183,14 +171,15 @@ def plot_lengths(results: Mapping[str, Any]) -> Plot:
 
 
 PLANTED_COLOURS = {
-    plan.TIED: "grey", plan.untied_at(plan.EARLY): GREEN, plan.untied_at(plan.LATE): PURPLE, plan.NEVER_INDEPENDENT: SKY,
+    plan.TIED: "grey", plan.untied_at(plan.EARLY): figures.GREEN, plan.untied_at(plan.LATE): figures.PURPLE,
+    plan.NEVER_INDEPENDENT: figures.SKY,
 }  # fmt: skip
 
 
-def plot_distances(planted: Planted, arms: list[str]) -> Plot:
+def plot_distances(planted: Planted, arms: list[str]) -> figures.Plot:
     """Plot the distances of all kinds of pairs in both tables over training, relative to those at the first untie."""
     kinds = list(dict.fromkeys(planted.kinds))
-    figure, axes = new_figure(len(TABLES), len(kinds), 2.5 * len(kinds), 5.4)
+    figure, axes = figures.new_figure(len(TABLES), len(kinds), 2.5 * len(kinds), 5.4)
     for row, table in zip(axes, TABLES, strict=True):
         relative_of = {arm: planted.relative(arm, table) for arm in arms}
         for panel, kind in zip(row, kinds, strict=True):
@@ -200,10 +189,10 @@ def plot_distances(planted: Planted, arms: list[str]) -> Plot:
             for fork in curve(dict.fromkeys(arms, np.zeros(0)))[0][:-1]:
                 panel.axvline(step_at(fork, planted.steps), color="black", linewidth=0.6, linestyle=":")
             panel.set_title(f"{kind}, {table} table", fontsize=9)
-            thousands(panel)
+            figures.thousands(panel)
         row[0].set_ylabel(f"distance / that at {plan.EARLY}")
-    legend_below(figure, axes[0, 0])
-    return Plot(
+    figures.legend_below(figure, axes[0, 0])
+    return figures.Plot(
         "planted_distances",
         f"Distance of the two symbols of a pair over training, relative to that at {plan.EARLY} of the run: means over pairs "
         "and seeds. Tied models have one table, shown in both rows. Dotted: the steps of unties.",
@@ -211,9 +200,9 @@ def plot_distances(planted: Planted, arms: list[str]) -> Plot:
     )
 
 
-def plot_excess(arms: Mapping[str, Mapping[str, Any]]) -> Plot:
+def plot_excess(arms: Mapping[str, Mapping[str, Any]]) -> figures.Plot:
     """Plot the final excess loss of the choice between the symbols of a pair, by kind of pair and arm."""
-    figure, panels = grid(len(CHOICES), 5, 2.6, 2.6)
+    figure, panels = figures.grid(len(CHOICES), 5, 2.6, 2.6)
     colour_of = {arm: PLANTED_COLOURS.get(arm, "black") for arm in arms}
     for number, (panel, kind) in enumerate(zip(panels, CHOICES, strict=True)):
         plot_rows(panel, {arm: np.array(row["excess"][kind], float) for arm, row in arms.items()}, colour_of)
@@ -222,7 +211,7 @@ def plot_excess(arms: Mapping[str, Mapping[str, Any]]) -> Plot:
         panel.set_xlim(0, 1.08 * panel.get_xlim()[1])
         panel.set_title(kind, fontsize=10)
     figure.supxlabel("loss of the choice - the least possible (nats)", fontsize=9)
-    return Plot(
+    return figures.Plot(
         "planted_excess",
         "Final loss of the choice between the two symbols of a pair less the least possible loss, by kind of pair: a dot per "
         "seed, bars: means of each arm. cipher: a word or its cipher, which is certain given the last marker.",
@@ -230,13 +219,13 @@ def plot_excess(arms: Mapping[str, Mapping[str, Any]]) -> Plot:
     )
 
 
-LIST_COLOURS = dict(zip(LISTS, (GREEN, BLUE, ORANGE, PURPLE), strict=True))
+LIST_COLOURS = dict(zip(LISTS, (figures.GREEN, figures.BLUE, figures.ORANGE, figures.PURPLE), strict=True))
 LABELLED = 6  # pairs of each list, at most
 
 
-def plot_pairs(natural: Mapping[str, Any]) -> Plot:
+def plot_pairs(natural: Mapping[str, Any]) -> figures.Plot:
     """Plot the semantic over the conditional distance of every pair."""
-    figure, axes = new_figure(1, 1, 7.2, 5.2)
+    figure, axes = figures.new_figure(1, 1, 7.2, 5.2)
     panel = axes[0, 0]
     for name in (None, *LISTS):
         rows = [pair for pair in natural["pairs"] if pair["list"] == name and pair["semantic"] is not None]
@@ -251,8 +240,8 @@ def plot_pairs(natural: Mapping[str, Any]) -> Plot:
     panel.set_ylabel("semantic distance: Jensen-Shannon\ndivergence after replacement (nats)")
     panel.set_xscale("log")
     panel.set_yscale("log")
-    legend_below(figure, panel, columns=3)
-    return Plot(
+    figures.legend_below(figure, panel, columns=3)
+    return figures.Plot(
         "natural_pairs",
         "Pairs of frequent words in models that are never tied: how much replacing one word by the other changes the next "
         "predictions, over how much their probabilities vary with the context. Means of "

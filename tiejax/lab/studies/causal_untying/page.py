@@ -7,19 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import (
-    corpus_words,
-    edge_notes,
-    excluded_notes,
-    looks_table,
-    parts_words,
-    rates_numbers,
-    reproduction,
-    timing_words,
-)
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.sections import corpus_words, edge_notes, excluded_notes, rates_numbers
+from tiejax.lab.reporting.words import Table, formatted
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.claims import PLAIN, PLANTED, SECONDARY
 
@@ -43,7 +34,6 @@ SOURCE = (
     "an open question of Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610); the protocol is ours. Models: GPT-2 (Radford "
     "et al., 2019) without dropout"
 )
-Table = tuple[list[str], list[list[str]]]  # columns and rows
 HEADINGS = {
     PLANTED: "Claims: planted symbols, one family; then losses, exploratory",
     PLAIN: "Claims: tied, untied late and never tied, one family",
@@ -96,8 +86,8 @@ def _natural_words(natural: Mapping[str, Any]) -> str:
     return (
         f"{len(natural['pairs'])} pairs of frequent words with the most similar neighbours, measured in never tied models of "
         f"seeds {', '.join(map(str, natural['seeds']))}; Spearman correlation between the two models: semantic distance "
-        f"{decimal(agreement['semantic'], 2)}, conditional distance {decimal(agreement['conditional'], 2)}; between the two "
-        f"distances {decimal(natural['correlation'], 2)}"
+        f"{formatted(agreement['semantic'], '.2f')}, conditional distance {formatted(agreement['conditional'], '.2f')}; "
+        f"between the two distances {formatted(natural['correlation'], '.2f')}"
     )
 
 
@@ -105,7 +95,7 @@ def _trigger_words(triggered: Mapping[str, Any]) -> str:
     steps = ", ".join(f"seed {seed}: {'never' if step is None else f'{step:,}'}" for seed, step in triggered["steps"].items())
     return (
         f"the cosine of the gradients of both uses of the table, over the 100 most frequent tokens, below "
-        f"{decimal(triggered['threshold'], 3)} for 100 steps; step of untying: {steps}"
+        f"{formatted(triggered['threshold'], '.3f')} for 100 steps; step of untying: {steps}"
     )
 
 
@@ -119,7 +109,7 @@ OPTIONAL = {
 
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
-    results, settings, facts = run.results, run.settings, run.facts
+    results, settings = run.results, run.settings
     by_id = {row["id"]: row for row in results["claims"]}
     rates, factors = results["rates"], results["table_factors"]
     setting = {
@@ -133,38 +123,30 @@ def page(run: RunOnPage) -> str:
         "constant until 80 %, and falls linearly to 0; that of shorter runs falls in the last fifth before their end",
         "untying": "the two tables continue from the shared one, each with its moments; other policies are exploratory",
         "text": f"{corpus_words(settings)}; entropy of the token "
-        f"frequencies {results['unigram_entropy']:.3f} nats; {decimal(results['bytes_per_token'], 3)} bytes a token; "
+        f"frequencies {results['unigram_entropy']:.3f} nats; {formatted(results['bytes_per_token'], '.3f')} bytes a token; "
         f"fingerprint {results['data']['fingerprint'][:16]}",
         "final loss": f"nats a token, at the last step, on {settings['final_blocks']:,} blocks spread evenly over the "
         "validation split, or on all of them",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches; an arm that unties continues its tied one",
         **{name: words_of(results[part]) for part, (name, words_of) in OPTIONAL.items() if part in results},
-        **parts_words(results),
         "source": SOURCE,
-        **timing_words(results["timing"], facts),
     }
-    return report.render(
+    return render(
+        run,
         title="Tie, then untie, on a causal language model",
         question=PLANTED_QUESTION if "planted" in results else QUESTION,
         finding=finding(results, settings),
         setting=setting,
         notes=[*edge_notes(results), *excluded_notes(results), LIMITS],
         claims={HEADINGS[name]: [by_id[row] for row in rows] for name, rows in results["families"].items() if rows},
-        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(facts, run.settings_text),
     )
-
-
-def decimal(value: float | None, places: int) -> str:
-    """Return a number with this many places, or a dash for one that is not defined, which is None in results.json."""
-    return "-" if value is None or math.isnan(value) else f"{value:.{places}f}"
 
 
 def bits_a_byte(nats: float, results: Mapping[str, Any]) -> str:
     """Return a loss in nats a token in bits a byte; a dash if a token has no number of bytes."""
     size = results["bytes_per_token"]
-    return decimal(None if size is None else nats / math.log(2) / size, 4)
+    return formatted(None if size is None else nats / math.log(2) / size)
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:
@@ -176,7 +158,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
             continue
         losses = np.array(row["loss"], float)
         spread = f"{losses.std(ddof=1):.4f}" if len(losses) > 1 else "-"
-        ranks = [decimal(value, 4) for value in np.array(row["by_frequency"], float).mean(0)]
+        ranks = [formatted(value) for value in np.array(row["by_frequency"], float).mean(0)]
         bits = bits_a_byte(losses.mean(), results)
         rows.append([arm, f"{sizes[arm]:,}", f"{losses.mean():.4f}", spread, bits, str(len(losses)), *ranks])
     ranks = [name if name == "planted" else f"rank {name}" for name in results["frequency_ranks"]]
@@ -195,7 +177,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     if explored := _explored_rows(results):
         columns = ["arm", "what differs", "seeds", "final loss", f"less {plan.untied_at(plan.LATE)}", "less tied"]
         found["Numbers: exploratory arms, means of few seeds, not tested"] = (columns, explored)
-    return found | looks_table(results)
+    return found
 
 
 KIND_WORDS = {
@@ -226,7 +208,7 @@ def _planted_tables(results: Mapping[str, Any]) -> dict[str, Table]:
 
 def _natural_tables(natural: Mapping[str, Any]) -> dict[str, Table]:
     """Return the tables of natural pairs: those in lists, and the distances of their rows in the tables of the arms."""
-    rows = [[pair["list"], " / ".join(pair["words"]), decimal(pair["semantic"], 4), decimal(pair["conditional"], 3)]
+    rows = [[pair["list"], " / ".join(pair["words"]), formatted(pair["semantic"]), formatted(pair["conditional"], ".3f")]
             for pair in sorted(natural["pairs"], key=lambda pair: (str(pair["list"]), pair["semantic"] or 0))
             if pair["list"]]  # fmt: skip
     lists = list(next(iter(natural["tables"].values()))["input"])
@@ -234,11 +216,11 @@ def _natural_tables(natural: Mapping[str, Any]) -> dict[str, Table]:
     facts = [
         ["pairs", f"{len(natural['pairs'])}"],
         *([f"pairs {name}", str(size)] for name, size in sizes.items()),
-        ["semantic distance, one model with the other (Spearman)", decimal(natural["agreement"]["semantic"], 3)],
-        ["conditional distance, one model with the other (Spearman)", decimal(natural["agreement"]["conditional"], 3)],
-        ["semantic with conditional distance, over pairs (Spearman)", decimal(natural["correlation"], 3)],
+        ["semantic distance, one model with the other (Spearman)", formatted(natural["agreement"]["semantic"], ".3f")],
+        ["conditional distance, one model with the other (Spearman)", formatted(natural["agreement"]["conditional"], ".3f")],
+        ["semantic with conditional distance, over pairs (Spearman)", formatted(natural["correlation"], ".3f")],
     ]
-    distances = [[arm, table, *(decimal(by_list[name], 3) for name in lists)]
+    distances = [[arm, table, *(formatted(by_list[name], ".3f") for name in lists)]
                  for arm, tables in natural["tables"].items() for table, by_list in tables.items()]  # fmt: skip
     return {
         "Numbers: natural pairs, sizes of the lists and rank correlations": (["what", "value"], facts),

@@ -95,8 +95,7 @@ def run(launched: Launched, console: Console) -> int:
             "timing": stages.timing,
         }
     )
-    finish(launched, console, results, figures.plot_all(arrays, results, planted_of(arrays, text, steps)), page.page)
-    return 0
+    return finish(launched, console, results, figures.plot_all(arrays, results, planted_of(arrays, text, steps)), page.page)
 
 
 def tunings_of(settings: Settings, block: int) -> list[Tuning]:

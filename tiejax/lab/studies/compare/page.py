@@ -5,12 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import EARLIER, about, is_current, opening
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import reproduction
-from tiejax.lab.reporting.words import counted, interval_words, number
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.words import Table, counted, interval_words, number
 from tiejax.system.visible import visible
 
 DECIDED = frozenset({"supported", "contradicted"})
@@ -63,7 +60,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     return [*across, " ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the tables of the page, by title: the claims, and the settings that differ."""
     labels = list(results["runs"])
     claims = {tested: [_line(claim) for claim in results["claims"] if is_tested(claim) == tested] for tested in (True, False)}
@@ -100,20 +97,19 @@ def page(run: RunOnPage) -> str:
         + (f", excluded: {', '.join(map(str, about['excluded_seeds']))}" if about["excluded_seeds"] else "")
         for label, about in results["runs"].items()
     }
-    return report.render(
+    return render(
+        run,
         title=f"{len(runs)} runs of {results['study']}",
         question="Do these runs come to the same verdicts, and in which settings do they differ?",
         finding=finding(results),
         setting=runs,
         notes=[NOTE],
         claims={"Claims about all runs together": results["across"]} if results["across"] else {},
-        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 
-def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+def plot_all(results: Mapping[str, Any]) -> list[figures.Plot]:
     """Plot the effect size of every tested claim in every run; no figure if there is none."""
     claims = [
         claim for claim in results["claims"] if is_tested(claim) and any(_effect(row) is not None for row in claim["rows"])
@@ -143,7 +139,7 @@ def plot_all(results: Mapping[str, Any]) -> list[Plot]:
     panel.set_ylim(len(claims) - 0.5, -0.5)
     panel.set_xlabel("standardised mean of the paired differences")
     figures.legend_below(figure, panel)
-    return [Plot("effects", CAPTION, figure)]
+    return [figures.Plot("effects", CAPTION, figure)]
 
 
 def _effect(row: Mapping[str, Any] | None) -> float | None:

@@ -8,10 +8,10 @@ import numpy as np
 
 from tiejax.lab.reporting.finding import is_claims
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.finish import write_outputs
+from tiejax.lab.runs.finish import reserve_and_finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.manifest import differing
-from tiejax.lab.runs.run_directory import RESULTS, RESULTS_FORMAT, RunDirectory
+from tiejax.lab.runs.run_directory import RESULTS, RunDirectory
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.study import function_of
 from tiejax.lab.studies.compare import page
@@ -28,21 +28,9 @@ CLAIM_FIELDS = (
 
 def run(launched: Launched, console: Console) -> int:
     """Compare runs; return the exit status."""
-    settings = launched.settings
-    results = plain(compare(read(settings.folders, labels(settings.folders))))
-
-    # Reserved last, so that a command that fails leaves no directory.
-    directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
-    directory.write_environment({"devices": []}, launched.command)
-    shown = Console(quiet=True) if launched.switches["json"] else console
-    report = write_outputs(shown, directory, settings, results, page.plot_all(results), page.page)
-    if launched.switches["json"]:
-        console.json({"format": RESULTS_FORMAT, "finding": page.finding(results), **results, "report": str(report)})
-        return 0
-    for line in page.finding(results):
-        console.say(line)
-    console.result(f"report: {report}")
-    return 0
+    folders = launched.settings.folders
+    results = plain(compare(read(folders, labels(folders))))
+    return reserve_and_finish(STUDY, launched, console, results, page.plot_all(results), page.page, page.finding(results))
 
 
 class FinishedRun(NamedTuple):

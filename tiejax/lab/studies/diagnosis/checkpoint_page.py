@@ -1,14 +1,18 @@
-"""The page about a checkpoint's input and output tables, from results.json."""
+"""The page about a checkpoint's input and output tables, and its figures, from results.json and the arrays of metrics.npz."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from tiejax.checkpoints.diagnose.verdict import agreement, verdict
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import reproduction
-from tiejax.lab.reporting.words import duration, number
+from tiejax.geometry.ranks import Bands, bands_by_rank
+from tiejax.lab.reporting import figures
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.words import Table, duration, formatted, number
 from tiejax.system.memory import size_words
 
 UNCOUNTED = "unknown: some shards were not downloaded, and their headers could not be read from the hub"
@@ -19,6 +23,12 @@ LIMITS = (
     "but is not part of it: compare how norms change with rank, not their levels. Rows of tokens that rarely occur are trained "
     "little in the input table, so that their initial values add to any distance between the tables."
 )
+COLOURS = {"input": figures.BLUE, "output": figures.GREEN, "both": figures.ORANGE}
+MAPPED = {
+    "cosine_from_input": ("input mapped to output", figures.BLUE),
+    "cosine_from_output": ("output mapped to input", figures.GREEN),
+    "cosine_as_is": ("unmapped", "#888888"),
+}
 
 
 def _table_words(facts: Mapping[str, Any] | None) -> str:
@@ -81,23 +91,20 @@ def _scores(results: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _tokens(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    def count(value: int | None) -> str:
-        return "-" if value is None else f"{value:,}"
-
     values = ("cosine", "cosine_as_is", "norm_input", "norm_output")
     return [
         [
             row["text"] or f"id {row['id']}",
             f"{row['id']:,}",
             f"{row['rank']:,}",
-            count(row["count"]),
+            formatted(row["count"], ","),
             *(number(row[v]) for v in values),
         ]
         for row in rows
     ]
 
 
-def numbers(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def numbers(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the tables of the page: heading -> (columns, rows)."""
     columns = ["table", "10 %", "median", "90 %", "Spearman with rank", "median of tokens not in the corpus", "rows of norm 0"]
     norms = {"Norms of the rows": (columns, _norm_rows(results))}
@@ -152,14 +159,91 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 def page(run: RunOnPage) -> str:
     """Return the page as HTML."""
     results = run.results
-    return report.render(
+    return render(
+        run,
         title=f"Input and output embeddings of {Path(results['checkpoint']).name or results['checkpoint']}",
         question="Should these embeddings be tied?",
         finding=verdict(results),
         setting={**_stored(results), **_measures(results), "limits": LIMITS},
         notes=[*_notes(results), *results["notes"]],
-        claims={},
-        figures=run.pictures,
         numbers=numbers(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
+
+
+def curves_of(arrays: Mapping[str, np.ndarray]) -> dict[str, Bands]:
+    """Return the bands over token rank for the figures. arrays: as in metrics.npz."""
+    curves = {}
+    for name in ("norm_input", "norm_output", *MAPPED):
+        if name in arrays:
+            chosen = arrays["scored"] if name.startswith("cosine_from") else slice(None)
+            curves[name] = bands_by_rank(arrays[name], arrays["rank"][chosen], arrays["counted"][chosen])
+    return curves
+
+
+def plot_all(results: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[figures.Plot]:
+    """Plot all figures of a diagnosis, the most important one first. arrays: as in metrics.npz."""
+    curves = curves_of(arrays)
+    rank = (
+        "Ranks: by frequency in the corpus, without tokens that do not occur."
+        if results["rank"]["by"] == "corpus"
+        else "Ranks: token ids, which roughly follow frequency in BPE and WordPiece vocabularies."
+    )
+    bands = "Line: median by rank; band: the middle 80 % of the tokens."
+    norms = figures.Plot("norms", f"Norms of the rows by token rank. {bands} {rank}", plot_norms(results, curves))
+    if results["fact"] != "untied":
+        return [norms]
+    return [
+        figures.Plot(
+            "cosines",
+            "Cosine between the two rows of a token: after a least-squares map in either direction (tables centred), and "
+            f"unmapped. Left: all scored tokens; right: by token rank. {bands} {rank}",
+            plot_cosines(results, curves, arrays),
+        ),
+        norms,
+    ]
+
+
+def plot_norms(results: Mapping[str, Any], curves: Mapping[str, Bands]) -> Figure:
+    """Plot the row norms of both tables, or of the one table of a tied model, over token rank."""
+    tied = "norm_output" not in curves
+    figure, axes = figures.new_figure(1, 1 if tied else 2, 6 if tied else 8.4, 3.2)
+    for panel, role in zip(axes[0], ("input", "output"), strict=False):
+        _plot_band(panel, curves[f"norm_{role}"], COLOURS["both" if tied else role], role)
+        panel.set_title("the table" if tied else f"{role} table")
+        panel.set_ylim(bottom=0)
+        _label_ranks(panel, results)
+    axes[0, 0].set_ylabel("Euclidean norm of a row")
+    return figure
+
+
+def plot_cosines(results: Mapping[str, Any], curves: Mapping[str, Bands], arrays: Mapping[str, np.ndarray]) -> Figure:
+    """Plot the distribution of the cosines between tokens' two rows, and the cosines over token rank."""
+    figure, axes = figures.new_figure(1, 2, 8.4, 3.2)
+    shares, by_rank = axes[0]
+    shown = {name: look for name, look in MAPPED.items() if name in arrays and not np.isnan(arrays[name]).all()}
+    low = min((float(np.nanmin(arrays[name])) for name in shown), default=0.0)
+    edges = np.linspace(min(low, 0), 1, 81)
+    for name, (label, colour) in shown.items():
+        values = arrays[name][~np.isnan(arrays[name])]
+        heights, _ = np.histogram(values, edges)
+        shares.stairs(heights / max(len(values), 1), edges, color=colour, linewidth=1.5, label=label)
+        _plot_band(by_rank, curves[name], colour, label)
+    shares.set_xlabel("cosine of a token's two rows")
+    shares.set_ylabel("share of tokens")
+    if shown:  # a table of zeros has no cosines
+        shares.legend(frameon=False, fontsize=8)
+    by_rank.set_ylabel("cosine of a token's two rows")
+    _label_ranks(by_rank, results)
+    return figure
+
+
+def _plot_band(axes: Axes, bands: Bands, colour: str, label: str) -> None:
+    if not len(bands.rank):
+        return
+    axes.fill_between(bands.rank, bands.low, bands.high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(bands.rank, bands.median, color=colour, linewidth=2, label=label)
+
+
+def _label_ranks(axes: Axes, results: Mapping[str, Any]) -> None:
+    axes.set_xscale("log")
+    axes.set_xlabel("rank by frequency in the corpus" if results["rank"]["by"] == "corpus" else "rank by token id")

@@ -8,11 +8,8 @@ import numpy as np
 
 from tiejax.geometry.equivalence import THRESHOLD
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import reproduction
-from tiejax.lab.reporting.words import count_true, number
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.words import Table, count_true, number
 from tiejax.lab.studies.diagnosis.run import MEASURES
 
 ALIGNMENT = {
@@ -46,8 +43,6 @@ CAPTION = (
     "distance): mean Jensen-Shannon divergence, medians over pairs and seeds. The distributional hypothesis (DH) says that "
     "both are small or both are large."
 )
-
-Table = tuple[list[str], list[list[str]]]  # columns, rows
 
 
 def numbers(results: Mapping[str, Any]) -> dict[str, Table]:
@@ -146,21 +141,18 @@ def page(run: RunOnPage) -> str:
         "source": "Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610), for the equivalences; A. Lopardo et al. 2026 "
         "(arXiv:2603.26663) for the maps and the published ratios",
     }
-    return report.render(
+    return render(
+        run,
         title=f"Diagnosis of {Path(results['checkpoint']).name}: should these embeddings be tied?",
         question="Which symbols mean the same to the model, which are used alike, and where do the two differ? How similar "
         "are its tables, and how large are the gradients of their two uses?",
         finding=verdict(results),
         setting=setting,
-        notes=[],
-        claims={},
-        figures=run.pictures,
         numbers=numbers(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 
-def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+def plot_all(results: Mapping[str, Any]) -> list[figures.Plot]:
     """Plot conditional against semantic distance (nats) of the sets of pairs, one panel per arm, with lines between cases."""
     arms = list(results["equivalence"].items())[:SHOWN]
     figure, axes = figures.grid(len(arms), 3, 3.6, 3.4, below=0.3)
@@ -185,4 +177,4 @@ def plot_all(results: Mapping[str, Any]) -> list[Plot]:
         panel.set_xlabel("semantic distance (nats)")
         panel.set_ylabel("conditional distance (nats)")
     figures.legend_below(figure, axes[0])
-    return [Plot("equivalence", CAPTION, figure)]
+    return [figures.Plot("equivalence", CAPTION, figure)]

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import corpus_words, excluded_notes, few_seeds_notes, reproduction, timing_words
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.sections import corpus_words, excluded_notes, few_seeds_notes
+from tiejax.lab.reporting.words import Table
 from tiejax.lab.studies.embedding_coupling.encoders import STARTS
 from tiejax.lab.studies.embedding_coupling.summary import TABLES, rate_at_edge
 from tiejax.statistics.power import fewest_seeds
@@ -26,7 +26,6 @@ CLAIMS = (
     "difference lies within the margin (two one-sided tests). The score of a seed is its test accuracy, averaged over tasks"
 )
 LEADING = ("output-width/score", "reinvest/deeper-coupled", "decoupling/score", "pretraining/score")
-Table = tuple[list[str], list[list[str]]]  # columns and rows
 
 
 def _spread(values: list[float] | None) -> str:
@@ -121,7 +120,7 @@ def _rates(results: Mapping[str, Any]) -> Table:
     return ["task", "shape", "start", "chosen", "accuracy on development by rate"], rows
 
 
-def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+def _setting(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of the run in words, by name."""
     tasks = [
         f"{name}: {task['kind']}, {len(task['labels'])} labels, {task['sentences']['train']:,} / "
@@ -159,7 +158,6 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         "seeds": f"{len(results['seeds'])}, with {settings['fine_tuning_seeds']} fine-tuning run(s) each",
         "claims": CLAIMS,
         "source": SOURCE,
-        **timing_words(results["timing"], facts),
     }
     return {name: value for name, value in words.items() if value}
 
@@ -174,17 +172,17 @@ def page(run: RunOnPage) -> str:
             "the paper's findings follows from the scores."
         )
     failed, compared = gate_sentences(results)
-    reproduce = reproduction(run.facts, run.settings_text)
+    reproduce = {}
     if settings["tokenizer"] is None and settings["start"] is None:
         reproduce["With its vocabulary (training it again gives different tokens):"] = "--tokenizer tokenizer.json"
-    return report.render(
+    return render(
+        run,
         title="Shapes of input and output embeddings",
         question=QUESTION,
         finding=[*filter(None, [failed, openings(claims, LEADING), compared]), tally(claims)],
-        setting=_setting(results, settings, run.facts),
+        setting=_setting(results, settings),
         notes=notes,
         claims={"Claims": claims},
-        figures=run.pictures,
         numbers=tables(results),
         reproduce=reproduce,
     )

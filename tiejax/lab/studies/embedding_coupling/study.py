@@ -37,7 +37,6 @@ from tiejax.lab.studies.embedding_coupling.sizes import parameters
 from tiejax.lab.studies.embedding_coupling.summary import collect, collect_all, score
 from tiejax.lab.studies.embedding_coupling.text import unigram_entropy
 from tiejax.lab.studies.embedding_coupling.tuning import Tuning
-from tiejax.system.json_values import plain
 
 
 def run(launched: Launched, console: Console) -> int:
@@ -68,12 +67,9 @@ def run(launched: Launched, console: Console) -> int:
         metrics = metrics_of(settings, left)
         directory.write_metrics(metrics)
         body = conclude(settings, prepared, left, bigrams)
-    results = plain(
-        {"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": stages.timing}
-    )
+    results = {"experiment": "embedding_coupling", "data": data, "steps": settings.steps, **body, "timing": stages.timing}
     drawn = figures.plot_all(body, settings.every_shape, metrics)
-    finish(launched, console, results, drawn, page.page)
-    return 0
+    return finish(launched, console, results, drawn, page.page)
 
 
 def announce(settings: Settings, prepared: Prepared, console: Console) -> None:

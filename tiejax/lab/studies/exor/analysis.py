@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from tiejax.geometry.uses import over_training
+from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.exor import plateaus
 from tiejax.lab.studies.exor.claim_values import TABLES, Setup, Values
-from tiejax.lab.studies.exor.claims import claims, claims_among_solved, exploratory
+from tiejax.lab.studies.exor.claims import claims, claims_among_solved
 from tiejax.lab.studies.exor.trajectories import THRESHOLDS, solving_window, trajectories
 from tiejax.statistics.arms import ARMS, diverged_members
 from tiejax.statistics.claims import assess
@@ -39,7 +40,7 @@ def analyse(
         "final_last": summary(values, splits, last=True),
         **_outcomes(values, levels),
         "uses": over_training(metrics["step"], ratio, cosine, ARMS) if lasting.any() else [],
-        "claims": assess(found if registered else exploratory(found)),
+        "claims": assess(found if registered else untested(found)),
         "solved_pairs": seeds[both_solved].tolist(),
         "claims_solved_pairs": assess(claims_among_solved(values, found)) if both_solved.any() else [],
     }

@@ -12,10 +12,11 @@ an outcome selects. For the same reason `output-gap` is exploratory.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Values
 from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN, THRESHOLDS
 from tiejax.statistics.arms import ARMS, replace_undefined
@@ -218,11 +219,6 @@ def _gaps(values: Values) -> Iterator[Claim]:
         )
 
 
-def exploratory(among: Iterable[Claim]) -> list[Claim]:
-    """Return the claims as exploratory ones."""
-    return [dataclasses.replace(claim, family="exploratory") for claim in among]
-
-
 def claims_among_solved(values: Values, found: Sequence[Claim]) -> list[Claim]:
     """Return the claims about the seeds whose models both solved the task, except those about solving, all exploratory.
 
@@ -230,8 +226,10 @@ def claims_among_solved(values: Values, found: Sequence[Claim]) -> list[Claim]:
     """
     both = np.asarray(values.solved.happened.all(0))
     chosen = {f"output-gap/{name}": both[values.solved.happened[arm]] for arm, name in enumerate(ARMS)}
-    return exploratory(
-        dataclasses.replace(claim, differences=claim.differences[chosen.get(claim.id, both)])
-        for claim in found
-        if claim.id not in ("solved", "solve-time")
+    return untested(
+        [
+            dataclasses.replace(claim, differences=claim.differences[chosen.get(claim.id, both)])
+            for claim in found
+            if claim.id not in ("solved", "solve-time")
+        ]
     )

@@ -7,12 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import looks_table, reproduction
-from tiejax.lab.reporting.words import count_true
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.words import Table, count_true
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED
 from tiejax.lab.studies.exor.dose_response import Responses
 from tiejax.lab.studies.exor.page import described, diverged_notes
@@ -34,7 +31,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     return [*([answer] if answer else []), tally(claims)]
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the table of the report, one row per dose: medians over seeds, and the numbers of solved models."""
 
     def row(entry: Mapping[str, Any]) -> list[str]:
@@ -60,20 +57,19 @@ def page(run: RunOnPage) -> str:
         + f" as the probability of the first spelling of 0; 1 is spelled with {results['one']}",
         **described(run, " per dose"),
     }
-    return report.render(
+    return render(
+        run,
         title=f"EXor, dose and response: tied against untied, {model['architecture']} {model['size']}",
         question=QUESTION,
         finding=finding(results),
         setting=setting,
         notes=diverged_notes(results),
         claims={"Claims": results["claims"]},
-        figures=run.pictures,
-        numbers=looks_table(results) | tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
+        numbers=tables(results),
     )
 
 
-def plot_dose_gap(responses: Responses) -> Plot:
+def plot_dose_gap(responses: Responses) -> figures.Plot:
     """Plot the gap of each arm at each dose against the bound of the theory."""
     figure, axes = figures.new_figure(1, len(ARMS), 4.2 * len(ARMS), 3.6, share_y=True)
     order = np.argsort(responses.bound)
@@ -88,7 +84,7 @@ def plot_dose_gap(responses: Responses) -> Plot:
         panel.set_xlabel("|ln(p / (1 - p))|")
         panel.set_ylim(bottom=0)
     axes[0, 0].set_ylabel("smallest |e1 - e2| |h|")
-    return Plot(
+    return figures.Plot(
         "dose_gap",
         "Distance of the two spellings of 0 in the output table: the smallest |e1 - e2| |h| over contexts, against its "
         "bound in an optimal model (dashed; none with an output bias). One dot per seed, filled if it solved the task; "
@@ -97,7 +93,7 @@ def plot_dose_gap(responses: Responses) -> Plot:
     )
 
 
-def plot_dose_cost(responses: Responses) -> Plot:
+def plot_dose_cost(responses: Responses) -> figures.Plot:
     """Plot the excess loss by arm, the cost of tying, and the share of solved seeds, against the dose."""
     figure, axes = figures.new_figure(2, 2, 8.4, 6.0)
     order = np.argsort(responses.doses)
@@ -120,7 +116,7 @@ def plot_dose_cost(responses: Responses) -> Plot:
     axes[1, 1].legend(frameon=False)
     for panel in axes.flat:
         panel.set_xlabel("p")
-    return Plot(
+    return figures.Plot(
         "dose_cost",
         "Exact cross-entropy on the training split, less that of the Bayes predictor, and the cost of tying, against the "
         "probability p of the first spelling of 0. One dot per seed; line: median; bottom right: share of seeds that solve "

@@ -30,20 +30,22 @@ def _panels(values: ByTable, labels: Mapping[str, str]) -> tuple[dict[str, dict[
     return panels, {label: PAIR_COLOURS[pair] for pair, label in labels.items()}
 
 
-def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, str], published_first: bool) -> list[Plot]:
+def plot_distances(steps: np.ndarray, distance: ByTable, labels: Mapping[str, str]) -> list[Plot]:
     """Plot the paper's three panels, with every seed and in the paper's style. labels: pair -> its label."""
     panels, colours = _panels(distance, labels)
-    every_seed = Plot(
-        "distance",
-        "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
-        plot_three_panels(steps, panels, "Euclidean distance", colours),
-    )
-    published = Plot(
-        "distance_published",
-        "The same distances in the style of the paper: mean and 95 % band over seeds, at recorded multiples of 1,000 steps.",
-        plot_three_panels_published(steps, panels, colours),
-    )
-    return [published, every_seed] if published_first else [every_seed, published]
+    return [
+        Plot(
+            "distance",
+            "Distance between the spellings of each bit over training. Thin: one seed each; thick: median over seeds.",
+            plot_three_panels(steps, panels, "Euclidean distance", colours),
+        ),
+        Plot(
+            "distance_published",
+            "The same distances in the style of the paper: mean and 95 % band over seeds, at recorded multiples of 1,000 "
+            "steps.",
+            plot_three_panels_published(steps, panels, colours),
+        ),
+    ]
 
 
 def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mapping[str, str]) -> Plot:
@@ -186,7 +188,6 @@ def plot_all(
     task: EXor,
     body: Mapping[str, Any],
     bayes: Mapping[str, Mapping[str, float]],
-    published_first: bool,
 ) -> list[Plot]:
     """Plot all figures of a run in the order of its report.
 
@@ -203,7 +204,7 @@ def plot_all(
     losses = dict(zip(ARMS, runs.exact["cross_entropy"][..., 0], strict=True)) if plateaus else {}
     tables = {table: metrics[f"distance_{table}"][..., :MOST_PAIRS] for table in TABLES}
     return [
-        *(plot_distances(runs.steps, runs.distance, labels, published_first) if labels else []),
+        *(plot_distances(runs.steps, runs.distance, labels) if labels else []),
         plot_relative_distances(runs.steps, runs.relative, labels),
         plot_learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
         *([] if plateaus is None else [plot_plateaus(runs.exact_steps, losses, plateaus["levels"])]),

@@ -5,23 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
+from tiejax.lab.reporting import sections
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import (
-    arrays_in_words,
-    decimal,
-    diverged_words,
-    looks_table,
-    medians_table,
-    model_words,
-    parts_words,
-    reproduction,
-    timing_words,
-    training_words,
-)
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.uses import uses_table
-from tiejax.lab.reporting.words import count_and_share, count_true, counted, interval_words, number, share
+from tiejax.lab.reporting.words import Table, count_and_share, count_true, counted, interval_words, number, share
 from tiejax.lab.studies.exor.plateaus import NONE
 from tiejax.lab.studies.exor.settings import changes
 from tiejax.lab.studies.exor.task import EXor
@@ -32,12 +20,8 @@ QUESTION = (
     "Two spellings of a bit have the same meaning. Do input, output and tied embeddings bring them together, even if they are "
     "not equally likely, so that the distributional hypothesis (DH) fails? What does tying cost in that case?"
 )
-SOURCE = (
-    "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
-    "PMLR 235:3584-3610"
-)
 LOSSES = "Numbers: exact cross-entropy of the training split, and who solved the task"
-Tables = dict[str, tuple[list[str], list[list[str]]]]  # heading -> (columns, rows)
+Tables = dict[str, Table]  # heading -> (columns, rows)
 DIGIT = {"zero": "0", "one": "1"}
 
 
@@ -70,14 +54,14 @@ def tables(results: Mapping[str, Any]) -> Tables:
     """Return the tables of the report: outcomes by arm, plateaus, medians and quartiles, every seed, gradients of each use."""
     if not results["claims"]:  # no member stayed finite
         return {}
-    untied, tied = (arrays_in_words(results["final"][arm]) for arm in ARMS)
+    untied, tied = (sections.arrays_in_words(results["final"][arm]) for arm in ARMS)
     lasting = ~np.isin(results["seeds"], results["excluded_seeds"])
     finite = ({name: values[lasting] for name, values in arm.items()} for arm in (untied, tied))
     titles = {"exact cross entropy, train": "cross-entropy", "exact accuracy, train": "accuracy"}
     titles |= {f"relative distance, {table}, {bit}": f"{bit}, {table}" for bit in ("zero", "one") for table in TABLES}
     columns = [name for name in titles if name in untied]
     by_seed = [
-        [str(seed), *(decimal(name, arm[name][row]) for name in columns for arm in (untied, tied))]
+        [str(seed), *(sections.decimal(name, arm[name][row]) for name in columns for arm in (untied, tied))]
         for row, seed in enumerate(results["seeds"])
     ]
     headings = ["seed", *(f"{titles[name]}: {arm}" for name in columns for arm in ARMS)]
@@ -86,7 +70,7 @@ def tables(results: Mapping[str, Any]) -> Tables:
         **_passages(results),
         **_plateaus(results),
         **_residual_bound(results),
-        **({"Numbers: median [quartiles] over seeds, final values": medians_table(*finite)} if lasting.any() else {}),
+        **({"Numbers: median [quartiles] over seeds, final values": sections.medians_table(*finite)} if lasting.any() else {}),
         "Numbers: every seed (exact risk of the training split; relative distances of the pairs)": (headings, by_seed),
         **uses_table(results["uses"], ARMS),
     }
@@ -153,7 +137,7 @@ def _plateaus(results: Mapping[str, Any]) -> Tables:
     }
 
 
-def _moves(entry: Mapping[str, Any], arm: str) -> tuple[list[str], list[list[str]]] | None:
+def _moves(entry: Mapping[str, Any], arm: str) -> Table | None:
     """Return the table of moves of an arm: a row per plateau at a minimum, a column per plateau at the next one."""
     counts = {(start, end): count for start, end, count in entry["transitions"][arm]}
     if not counts:
@@ -192,22 +176,20 @@ def diverged_notes(results: Mapping[str, Any]) -> list[str]:
     if not results["non_finite"]:
         return []
     return [
-        f"Diverged: {diverged_words(results['non_finite'])}. They stay in all comparisons: as not solved, with the worst loss, "
-        "and against claims about distances. Figures and medians leave out their seeds."
+        f"Diverged: {sections.diverged_words(results['non_finite'])}. They stay in all comparisons: as not solved, with the "
+        "worst loss, and against claims about distances. Figures and medians leave out their seeds."
     ]
 
 
 def described(run: RunOnPage, of_what: str = "") -> dict[str, str]:
-    """Return the description of models, seeds, training and time for the setting of a page; of_what: what has these seeds."""
+    """Return the description of models, seeds and training for the setting of a page; of_what: what has these seeds."""
     results, settings = run.results, run.settings
     return {
-        "model": model_words(results),
+        "model": sections.model_words(results),
         "seeds": f"{len(results['seeds'])}{of_what}, each trained tied and untied from the same initial values and batches",
-        "training": training_words(results, settings),
+        "training": sections.training_words(results, settings),
         **changes(settings),
-        "source": SOURCE,
-        **parts_words(results),
-        **timing_words(results["timing"], run.facts),
+        "source": sections.PAPER,
     }
 
 
@@ -230,7 +212,8 @@ def page(run: RunOnPage) -> str:
     model, notes = results["model"], diverged_notes(results)
     if not results["solved"]:
         notes.append("No exact risk was computed: the task has too many contexts, or no seed stayed finite.")
-    return report.render(
+    return render(
+        run,
         title=f"EXor, {results['variant']}: tied against untied, {model['architecture']} {model['size']}",
         question=QUESTION,
         finding=finding(results),
@@ -241,7 +224,5 @@ def page(run: RunOnPage) -> str:
             f"The same quantities among the {counted(len(results['solved_pairs']), 'seed')} whose models both solved the task, "
             "which an outcome selects": results["claims_solved_pairs"],
         },
-        figures=run.pictures,
-        numbers=looks_table(results) | tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
+        numbers=tables(results),
     )

@@ -7,16 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tiejax.lab.settings import checks
+from tiejax.lab.settings import checks, shared
 from tiejax.lab.settings.command_line import BadInput, CommandLine
-from tiejax.lab.settings.shared import (
-    EncoderSettings,
-    LookSettings,
-    PrecisionSettings,
-    ScheduleSettings,
-    TieSettings,
-    with_defaults,
-)
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.exor import sizes
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, MAX_OUTCOMES, count_contexts, most_outcomes
@@ -57,8 +49,10 @@ CHANGES: dict[str, tuple[Any, str]] = {
 }
 
 
-@with_defaults(checkpoint_every=20.0, weight_decay=0.1)
-class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings, LookSettings):
+@shared.with_defaults(checkpoint_every=20.0, weight_decay=0.1)
+class Settings(
+    shared.TieSettings, shared.ScheduleSettings, shared.PrecisionSettings, shared.EncoderSettings, shared.LookSettings
+):
     """EXor, tied against untied.
 
     Args:
@@ -114,13 +108,11 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
             batches as plain; auto is fast where that is exact, otherwise plain
         records_on: where records are stored: memory; disk (files in the run directory, without a copy in memory); or auto,
             which is disk if the records would take more than a tenth of this machine's memory
-        figure_style: version of the three-panel figure that comes first in the report: with every seed (seeds) or as printed in
-            the paper (published); both are written
         out: run directory, which holds the run's settings, checkpoints, results and report (default:
             runs/exor/VARIANT-MODEL-SIZE)
     """
 
-    REMOVED = {"graph_loops": (False, True)}  # noqa: RUF012, a constant
+    REMOVED = {"graph_loops": (False, True), "figure_style": ("seeds", "published")}  # noqa: RUF012, a constant
 
     variant: Literal["main", "dh", "no-dh", "half"] | None = None
     variants: list[str] = dataclasses.field(default_factory=list)
@@ -159,7 +151,6 @@ class Settings(TieSettings, ScheduleSettings, PrecisionSettings, EncoderSettings
     exact_every: int | None = None
     engine: Literal["auto", "fast", "plain"] = "auto"
     records_on: Literal["auto", "memory", "disk"] = "auto"
-    figure_style: Literal["seeds", "published"] = "seeds"
 
     def resolved(self) -> "Settings":
         """Return the settings with all defaults filled in; raises BadInput if they are inconsistent."""
@@ -362,7 +353,7 @@ STUDY = Study(
     ),
     run="tiejax.lab.studies.exor.variants_run:start",
     sizes=sizes,
-    may_change=("figure_style", "checkpoint_every", "records_on", "tracker"),
+    may_change=("checkpoint_every", "records_on", "tracker"),
     extends=("variants", "arms"),
     appends=True,
 )

@@ -32,7 +32,6 @@ from tiejax.lab.studies.exor.task import EXor, bayes_risk, split, strings
 from tiejax.lab.studies.exor.trajectories import trajectories
 from tiejax.statistics.arms import ARMS, select_seeds
 from tiejax.statistics.claims import Claim, assess_in_looks
-from tiejax.system.json_values import plain
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.records import Records
 
@@ -114,22 +113,19 @@ def train_and_report(
         body, plots = kind.conclude(settings, metrics, trained.params, scratch)
         if trained.looks.planned:
             body["claims"] = test(settings, trained.records, trained.looks)
-    results = plain(
-        {
-            "experiment": kind.experiment,
-            "variant": settings.variant_name,
-            "engine": settings.engine,
-            "bits": settings.bits,
-            "one": settings.tasks[0].one,
-            "model": settings.model_settings,
-            "steps": settings.steps,
-            **body,
-            **trained.facts,
-            "timing": trained.timing,
-        }
-    )
-    finish(launched, console, results, plots, kind.page, series.show_claims)
-    return 0
+    results = {
+        "experiment": kind.experiment,
+        "variant": settings.variant_name,
+        "engine": settings.engine,
+        "bits": settings.bits,
+        "one": settings.tasks[0].one,
+        "model": settings.model_settings,
+        "steps": settings.steps,
+        **body,
+        **trained.facts,
+        "timing": trained.timing,
+    }
+    return finish(launched, console, results, plots, kind.page, series.show_claims)
 
 
 def announce(settings: Settings, compared: str, console: Console) -> None:
@@ -165,7 +161,7 @@ def conclude(settings: Settings, metrics: Metrics, params: Any, scratch: Path | 
     plots = []
     if finite.any():
         runs = values.runs if finite.all() else trajectories(metrics, task, setup.cycle, finite, scratch)
-        plots = figures.plot_all(metrics, runs, task, body, bayes, published_first=settings.figure_style == "published")
+        plots = figures.plot_all(metrics, runs, task, body, bayes)
     bound = check(params, build_engine(settings), settings.ordered)
     return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body, "residual_bound": bound}, plots
 

@@ -36,6 +36,7 @@ INTERACTIONS = (("main", "half"), ("no-dh", "dh"))
 
 def claims_of_all(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> list[Claim]:
     """Return the claims across variants and those about arms, one family; bodies: see `arm_claims`."""
+    assert len({tuple(body["seeds"]) for body in bodies.values()}) == 1  # differences are paired by their places
     published = {name: bodies[name] for name in variants if name in bodies}
     return [*across_claims(published), *arm_claims(bodies, variants, arms)]
 
@@ -50,34 +51,34 @@ def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Clai
     """Return the claims about the price of tying in several variants, and about its differences between them: one family.
 
     `tying-costs/VARIANT` and `tying-free/VARIANT` are those of a single run (see `claims`). `interaction/FAILS-HOLDS` claims
-    that tying costs more in a variant in which DH fails for a pair than in one in which it fails for none, by the seeds that
-    both have. runs_by_variant: the body of results.json of a run of each variant; those without exact risk are left out.
+    that tying costs more in a variant in which DH fails for a pair than in one in which it fails for none. runs_by_variant: the
+    body of results.json of a run of each variant, all of the same seeds; those without exact risk are left out.
     """
-    costs = {name: found for name, body in runs_by_variant.items() if (found := costs_by_seed(body))}
+    costs = {name: found for name, body in runs_by_variant.items() if len(found := costs_of(body))}
     conflict = {name: _task(runs_by_variant[name]).violating is not None for name in costs}
     prices = [claim for name in costs for claim in _prices(name, _task(runs_by_variant[name]), costs[name])]
     pairs = itertools.product((name for name in costs if conflict[name]), (name for name in costs if not conflict[name]))
     return prices + [_interaction(fails, holds, costs) for fails, holds in pairs] + _both_interactions(costs)
 
 
-def costs_by_seed(body: Mapping[str, Any]) -> dict[int, float]:
-    """Return the cost of tying of each seed: final exact cross-entropy on the training split, tied - untied.
+def costs_of(body: Mapping[str, Any]) -> np.ndarray:
+    """Return the cost of tying, `[seed]`: final exact cross-entropy on the training split, tied - untied.
 
-    A diverged member, whose loss is None, has the worst loss of the run. body: of results.json.
+    A diverged member, whose loss is None, has the worst loss of the run. Empty without exact risk. body: of results.json.
     """
     risks = [body["final"][arm]["exact_cross_entropy"] for arm in ARMS]
     if None in risks:
-        return {}
+        return np.array([])
     losses = np.array([risk["train"] for risk in risks], float)
     losses = replace_diverged(losses, np.isnan(losses), "high")
-    return dict(zip(body["seeds"], (losses[TIED] - losses[UNTIED]).tolist(), strict=True))
+    return np.asarray(losses[TIED] - losses[UNTIED])
 
 
 def _task(body: Mapping[str, Any]) -> EXor:
     return EXor(body["bits"], tuple(body["zero"]), tuple(body["one"]))
 
 
-def _prices(variant: str, task: EXor, costs: Mapping[int, float]) -> list[Claim]:
+def _prices(variant: str, task: EXor, costs: np.ndarray) -> list[Claim]:
     pairs = [bit for bit in ("zero", "one") if len(task.used[bit]) > 1]
     found = []
     if task.violating or len(pairs) > 1:
@@ -90,17 +91,17 @@ def _prices(variant: str, task: EXor, costs: Mapping[int, float]) -> list[Claim]
     return found
 
 
-def _price(name: str, words: str, run: str, costs: Mapping[int, float], sign: int = 1, **fields: Any) -> Claim:
+def _price(name: str, words: str, run: str, costs: np.ndarray, sign: int = 1, **fields: Any) -> Claim:
     estimand = f"the exact cross-entropy in {run} (tied - untied)"
-    return Claim(name, words, estimand, np.array(list(costs.values())), sign, unit="nats", **fields)
+    return Claim(name, words, estimand, costs, sign, unit="nats", **fields)
 
 
-def _interaction(fails: str, holds: str, costs: Mapping[str, Mapping[int, float]]) -> Claim:
+def _interaction(fails: str, holds: str, costs: Mapping[str, np.ndarray]) -> Claim:
     return Claim(
         f"interaction/{fails}-{holds}",
         f"Tying costs more cross-entropy in {fails} than in {holds}.",
         f"the cost of tying in exact cross-entropy ({fails} - {holds})",
-        _paired(costs[fails], costs[holds]),
+        costs[fails] - costs[holds],
         sign=1,
         family="registered" if (fails, holds) in INTERACTIONS else "exploratory",
         unit="nats",
@@ -108,12 +109,11 @@ def _interaction(fails: str, holds: str, costs: Mapping[str, Mapping[int, float]
     )
 
 
-def _both_interactions(costs: Mapping[str, Mapping[int, float]]) -> list[Claim]:
+def _both_interactions(costs: Mapping[str, np.ndarray]) -> list[Claim]:
     """Return the exploratory mean of the registered interactions, if both can be computed."""
     if not {name for pair in INTERACTIONS for name in pair} <= set(costs):
         return []
-    seeds = [seed for seed in costs["main"] if all(seed in costs[name] for pair in INTERACTIONS for name in pair)]
-    each = [[costs[fails][seed] - costs[holds][seed] for seed in seeds] for fails, holds in INTERACTIONS]
+    each = [costs[fails] - costs[holds] for fails, holds in INTERACTIONS]
     words = "Tying costs more cross-entropy where DH fails for a pair of spellings, on average over both pairs of variants."
     estimand = "the cost of tying in exact cross-entropy, mean of main - half and no-dh - dh"
     return [
@@ -121,24 +121,19 @@ def _both_interactions(costs: Mapping[str, Mapping[int, float]]) -> list[Claim]:
     ]
 
 
-def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> np.ndarray:
-    """Return the differences, first - second, by the seeds that both have."""
-    return np.array([first[seed] - second[seed] for seed in first if seed in second])
-
-
 def arm_claims(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> list[Claim]:
     """Return the claims about the price of tying in each arm of each variant, against the published arm, paired by seed.
 
     bodies: the body of results.json of each run, by `run_name`.
     """
-    costs, found = {name: costs_by_seed(body) for name, body in bodies.items()}, list[Claim]()
+    costs, found = {name: costs_of(body) for name, body in bodies.items()}, list[Claim]()
     for variant, arm in itertools.product(variants, arms):
         if arm != "published":
             name = run_name(variant, arm)
             words = f"Tying costs cross-entropy in {name}."
             found.append(_price(f"tying-costs/{name}", words, name, costs[name], family="exploratory"))
             if "published" in arms:
-                found.append(_change(variant, arm, _paired(costs[name], costs[variant])))
+                found.append(_change(variant, arm, costs[name] - costs[variant]))
     if "published" in arms and "main" in variants and "bias" in arms:
         found.append(_distance(bodies))
     # Without exact risk there are no prices.
@@ -158,16 +153,15 @@ def _change(variant: str, arm: str, differences: np.ndarray) -> Claim:
 def _distance(bodies: Bodies) -> Claim:
     """Return the claim that a bias brings the conflict pair of main closer together in the tied table."""
 
-    def of_run(name: str) -> dict[int, float]:
-        """Return the relative distance of the zero pair in the tied table by seed; NaN for diverged models."""
-        values = np.array(bodies[name]["final"]["tied"]["relative_distance"]["input"]["zero"], float)
-        return dict(zip(bodies[name]["seeds"], values.tolist(), strict=True))
+    def of_run(name: str) -> np.ndarray:
+        """Return the relative distances of the zero pair in the tied table, `[seed]`; NaN for diverged models."""
+        return np.array(bodies[name]["final"]["tied"]["relative_distance"]["input"]["zero"], float)
 
     return Claim(
         "distance/main-bias",
         "In main, a bias of the logits brings the zero pair closer together in the tied table.",
         "the relative distance of the zero pair in the tied table of main (bias - published)",
-        replace_undefined(_paired(of_run("main-bias"), of_run("main")), -1),
+        replace_undefined(of_run("main-bias") - of_run("main"), -1),
         sign=-1,
         margin=DISTANCE,
     )

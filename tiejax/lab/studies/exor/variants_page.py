@@ -6,12 +6,10 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import looks_table, rates_table, reproduction
-from tiejax.lab.reporting.words import count_true, number
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.sections import diverged_words, rates_table
+from tiejax.lab.reporting.words import Table, count_true, number
 from tiejax.lab.studies.exor.page import described
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.statistics.arms import ARMS
@@ -39,7 +37,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     return [*filter(None, (openings(results["claims"], group) for group in groups)), tally(results["claims"])]
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the table of the variants: mean losses, the price of tying, and who solved the task."""
     rows = []
     for name, entry in results["runs"].items():
@@ -87,24 +85,21 @@ def page(run: RunOnPage) -> str:
         "reports": _reports(results),
         **described(run, " in every variant"),
     }
-    diverged = ", ".join(
-        f"{row['arm']} seed {row['seed']} in {row['variant']} (at step {row['step']})" for row in results["non_finite"]
-    )
+    diverged = diverged_words(results["non_finite"])
     notes = [f"Diverged: {diverged}. They stay in all comparisons, with the worst loss of their variant."] if diverged else []
-    return report.render(
+    return render(
+        run,
         title=f"EXor, {', '.join(results['variants'])}: what tying costs where DH fails, and where it holds",
         question=QUESTION,
         finding=finding(results),
         setting=setting,
         notes=[*notes, NOTE],
         claims={"Claims": results["claims"]},
-        figures=run.pictures,
-        numbers=looks_table(results) | tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
+        numbers=tables(results),
     )
 
 
-def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
+def plot_all(results: Mapping[str, Any]) -> Sequence[figures.Plot]:
     """Plot the price of every seed by variant, with the claims about it; no figure without exact risk."""
     losses = {name: entry["cross_entropy"] for name, entry in results["runs"].items() if entry["cross_entropy"] is not None}
     # Tied - untied; NaN if one of the two diverged.
@@ -130,4 +125,4 @@ def plot_all(results: Mapping[str, Any]) -> Sequence[Plot]:
     panel.set_xlabel("cross-entropy, tied - untied (nats)")
     if len(drawn) < values.shape[1]:
         panel.set_title(f"{len(drawn)} of {values.shape[1]} seeds drawn", fontsize=7, color="grey", loc="right")
-    return [Plot("prices", CAPTION, figure)]
+    return [figures.Plot("prices", CAPTION, figure)]

@@ -13,23 +13,17 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from tiejax.lab.reporting.figures import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    YELLOW,
-    Plot,
-    grid,
-    legend_below,
-    new_figure,
-    thousands,
-)
+from tiejax.lab.reporting import figures
 from tiejax.lab.studies.layer_tying.analysis import Metrics
 
-METHOD_COLOURS = {"untied": "black", "agent": ORANGE, "random-agent": PURPLE, "random-map": SKY, "found-map": GREEN}
-STATIC_COLOURS = (BLUE, YELLOW, "#8C564B", "#999999", "#6A3D9A", "#A6B727")
+METHOD_COLOURS = {
+    "untied": "black",
+    "agent": figures.ORANGE,
+    "random-agent": figures.PURPLE,
+    "random-map": figures.SKY,
+    "found-map": figures.GREEN,
+}
+STATIC_COLOURS = (figures.BLUE, figures.YELLOW, "#8C564B", "#999999", "#6A3D9A", "#A6B727")
 MARKERS = "osD^vPX*<>hpd8H1234"
 CLUSTER, APART = 1.02, 1.016  # methods whose bytes differ by less than this factor are drawn this factor apart
 MIB = 2**20
@@ -41,7 +35,7 @@ Rows = Sequence[Mapping[str, Any]]  # `methods` of results.json
 Losses = Mapping[str, float]  # of a bigram model, by split
 
 
-def plot_all(runs: Metrics, findings: Mapping[str, Any], bigram: Mapping[str, Any] | None = None) -> list[Plot]:
+def plot_all(runs: Metrics, findings: Mapping[str, Any], bigram: Mapping[str, Any] | None = None) -> list[figures.Plot]:
     """Plot all figures of a run from the output of `analyse`; none if no seed stayed finite. bigram: of results.json."""
     if not findings["seeds"]:
         return []
@@ -54,12 +48,12 @@ def plot_all(runs: Metrics, findings: Mapping[str, Any], bigram: Mapping[str, An
     ]
 
 
-def plot_tie_maps(runs: Metrics) -> Plot:
+def plot_tie_maps(runs: Metrics) -> figures.Plot:
     """Plot the layer that each layer copies at the end of every episode: a row per agent, a panel per seed."""
     seeds, episode, owner = runs["seeds"][:MOST_SEEDS], runs["episode"], runs["episode_owner"]
     agents, columns, layers = len(owner), len(seeds), owner.shape[-1]
     height = float(np.clip(0.9 + 0.11 * layers, 1.7, 4.2))
-    figure, axes = new_figure(agents, columns, 1.6 + min(11.0, max(5.0, 3.3 * columns)), height * agents + 0.3)
+    figure, axes = figures.new_figure(agents, columns, 1.6 + min(11.0, max(5.0, 3.3 * columns)), height * agents + 0.3)
     colours, norm = owner_colours(layers), BoundaryNorm(np.arange(layers + 1) - 0.5, layers)
     ticks = np.arange(0, layers, -(-layers // MOST_TICKS))
     edges = np.append(episode, episode[-1] + 1) - 0.5
@@ -79,7 +73,7 @@ def plot_tie_maps(runs: Metrics) -> Plot:
     bar.ax.tick_params(length=0)
     bar.ax.grid(visible=False)
     subset = f" The first {MOST_SEEDS} of {len(runs['seeds'])} seeds." if len(runs["seeds"]) > MOST_SEEDS else ""
-    return Plot(
+    return figures.Plot(
         "map",
         "The tying map over time, at the end of each episode. The colour shows which layer a layer copies; independent layers "
         f"have their own colour.{subset}",
@@ -87,12 +81,12 @@ def plot_tie_maps(runs: Metrics) -> Plot:
     )
 
 
-def plot_learning(runs: Metrics, bigram: Losses | None = None) -> Plot:
+def plot_learning(runs: Metrics, bigram: Losses | None = None) -> figures.Plot:
     """Plot the validation perplexity of every method over steps and over time, without that of untrained models.
 
     bigram: the losses of a bigram model, which is a dotted line.
     """
-    figure, axes = new_figure(1, 2, 11.0, 4.8, share_y=True)
+    figure, axes = figures.new_figure(1, 2, 11.0, 4.8, share_y=True)
     over_steps, over_time = axes[0]
     losses = runs["validation_loss"][..., 1:].astype(float)
     steps = np.broadcast_to(runs["validation_step"][1:], losses.shape)
@@ -113,13 +107,13 @@ def plot_learning(runs: Metrics, bigram: Losses | None = None) -> Plot:
         _round_numbers(over_steps, low, high)
     over_steps.set_ylabel("validation perplexity")
     over_steps.set_title("over steps")
-    thousands(over_steps)
+    figures.thousands(over_steps)
     over_time.set_title("over time")
     over_time.set_xlabel("seconds of training")
     over_time.set_xlim(left=0)
     over_time.tick_params(labelleft=False)
-    legend_below(figure, over_steps, columns=6)
-    return Plot(
+    figures.legend_below(figure, over_steps, columns=6)
+    return figures.Plot(
         "learning",
         "Validation perplexity per token (on the blocks that select the best step) over steps and over seconds of training. "
         "Thin: a seed; thick: mean over seeds (of nats, and of seconds); dashed: fixed maps and variants. The first steps, "
@@ -133,9 +127,9 @@ def _dotted(bigram: Losses | None) -> str:
     return "" if bigram is None else " Dotted: a bigram model of the tokens that one seed sees."
 
 
-def plot_bytes(rows: Rows, bigram: Losses | None = None) -> Plot:
+def plot_bytes(rows: Rows, bigram: Losses | None = None) -> figures.Plot:
     """Plot the test loss of every method over the bytes of its parameters: a dot per seed, a bar for the mean."""
-    figure, axes = new_figure(1, 1, 8.5, 5.2)
+    figure, axes = figures.new_figure(1, 1, 8.5, 5.2)
     panel, style_of = axes[0, 0], styles([row["method"] for row in rows])
     shift = side_by_side({row["method"]: float(np.mean(row["parameter_bytes"])) for row in rows})
     for number, row in enumerate(rows):
@@ -155,8 +149,8 @@ def plot_bytes(rows: Rows, bigram: Losses | None = None) -> Plot:
     _round_ticks(panel.xaxis)
     panel.set_xlabel("parameters (MiB), logarithmic")
     panel.set_ylabel("test loss (nats per token)")
-    legend_below(figure, panel, columns=4)
-    return Plot(
+    figures.legend_below(figure, panel, columns=4)
+    return figures.Plot(
         "bytes",
         "Test loss over the bytes of the parameters, both at the best step. A dot is a seed, a bar the mean over seeds; "
         f"methods with almost equal bytes are drawn side by side.{dashed}{_dotted(bigram)}",
@@ -164,7 +158,7 @@ def plot_bytes(rows: Rows, bigram: Losses | None = None) -> Plot:
     )
 
 
-def plot_agents(runs: Metrics) -> Plot:
+def plot_agents(runs: Metrics) -> figures.Plot:
     """Plot distinct layers, reward, Q loss and epsilon of the agents over episodes."""
     names = [str(name) for name in runs["agents"]]
     panels = {  # the seeds of each method `[seed, episode]`, by name
@@ -173,7 +167,7 @@ def plot_agents(runs: Metrics) -> Plot:
         "Q loss": dict(zip(names, runs["episode_q_loss"], strict=True)),
         "epsilon": {"agent" if "agent" in names else names[0]: runs["episode_epsilon"][None]},
     }
-    figure, axes = grid(len(panels), 2, 4.8, 2.7)
+    figure, axes = figures.grid(len(panels), 2, 4.8, 2.7)
     for panel, (title, curves) in zip(axes, panels.items(), strict=True):
         for name, values in curves.items():
             colour = styles([name])[name].colour
@@ -184,8 +178,8 @@ def plot_agents(runs: Metrics) -> Plot:
             _round_numbers(panel, every[every > 0].min(), every.max())
         panel.set_title(title)
         panel.set_xlabel("episode")
-    legend_below(figure, axes[0])
-    return Plot(
+    figures.legend_below(figure, axes[0])
+    return figures.Plot(
         "agent",
         "The agents over episodes: distinct layers, reward and squared error of Q (means over the actions of an episode), and "
         "epsilon, the probability of a random action, at its end. Thin: a seed; thick: mean over seeds.",

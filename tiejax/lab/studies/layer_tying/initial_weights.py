@@ -89,13 +89,9 @@ def _checked(settings: Settings, method: str, path: Path, vocabulary: int) -> by
     model = build_model(settings, vocabulary, settings.form(method))
     shapes = jax.eval_shape(initial(settings, model), jax.random.key(0), np.unique(owner).astype(np.int32))
     found, expected = _shapes(params), _shapes(shapes)
-    if missing := sorted(set(expected) - set(found)):
-        raise refuse(f"has no {missing[0]}")
-    if unknown := sorted(set(found) - set(expected)):
-        raise refuse(f"has {cut(unknown[0])}, which the variant's model does not have")
-    if different := [name for name in sorted(expected) if found[name] != expected[name]]:
-        name = different[0]
-        raise refuse(f"{name} has the shape {found[name]}, that of the variant's model {expected[name]}")
+    names = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name))
+    if wrong := [f"{name}: {found.get(name, 'missing')} instead of {expected.get(name, 'no array')}" for name in names]:
+        raise refuse(f"the shapes of its arrays are not those of the variant's model: {cut('; '.join(wrong), 200)}")
     return content
 
 

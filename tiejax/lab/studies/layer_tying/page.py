@@ -6,18 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
 from tiejax.lab.reporting.finding import openings, tally
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import (
-    excluded_notes,
-    few_seeds_notes,
-    marked_as_reported,
-    rates_table,
-    reproduction,
-    timing_words,
-)
-from tiejax.lab.reporting.words import counted, number, share
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, marked_as_reported, rates_table
+from tiejax.lab.reporting.words import Table, counted, formatted, number, share
 from tiejax.lab.studies.layer_tying.figures import MIB, Rows
 from tiejax.lab.studies.layer_tying.sizes import agent_parameters
 from tiejax.statistics.power import fewest_seeds
@@ -63,22 +55,19 @@ AGENTS_TITLE = (
     "solve their equation)"
 )
 
-Table = tuple[list[str], list[list[str]]]  # columns and rows
-
 
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
-    results, settings, facts = run.results, run.settings, run.facts
-    return report.render(
+    results, settings = run.results, run.settings
+    return render(
+        run,
         title=f"Dynamic layer tying: {settings['architecture']}, {settings['layers']} layers of width {settings['width']}",
         question=QUESTION,
         finding=finding(results),
-        setting=_setting(results, settings, facts),
+        setting=_setting(results, settings),
         notes=_notes(results),
         claims={"Claims": marked_as_reported(results["claims"])},
-        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 
@@ -117,13 +106,13 @@ def _values_words(agents: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+def _setting(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of the run in words, by name."""
 
     def listed(*names: str) -> str:
         return ", ".join(f"{name.replace('_', ' ')} {settings[name]}" for name in names)
 
-    data, seconds = results["data"], ", ".join(f"{shown(budget, ',.0f')} s" for budget in results["equal_time_s"])
+    data, seconds = results["data"], ", ".join(f"{formatted(budget, ',.0f')} s" for budget in results["equal_time_s"])
     splits = [f"{part['tokens']:,} ({part['words']:,} words) for {name}" for name, part in data["splits"].items()]
     counts = [f", {name.replace('_', ' ')} {value:,}" for name, value in results["model"].items() if name not in settings]
     variants = [f"{name}: {', '.join(f'{field} {value}' for field, value in fields.items())}"
@@ -146,7 +135,6 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
         "time of a step": TIME_OF_A_STEP,
         "claims": "the paper reports those marked as reported; the others are ours",
         "source": SOURCE,
-        **timing_words(results["timing"], facts),
     }
 
 
@@ -242,7 +230,7 @@ def layers(rows: Rows) -> Table:
             _mean(row["distinct_in_training"], ".1f"),
             _mean(row["replicated"], ".0%"),
             _mean(row["parameters"], ",.0f"),
-            shown(row["seconds_per_step"]["mean"], ".4g"),
+            formatted(row["seconds_per_step"]["mean"], ".4g"),
         ]
         for row in rows
     ]
@@ -275,7 +263,8 @@ def agents(by_name: Mapping[str, Mapping[str, Any]]) -> Table:
         if compared:
             errors.append(float(np.mean(np.array(agent["value_error"], float))))
         rows.append([
-            name, str(len(agent["episode"])), f"{distinct.mean():.1f}", shown(reward.mean(), ".3f"), shown(error.mean(), ".3f"),
+            name, str(len(agent["episode"])), f"{distinct.mean():.1f}",
+            formatted(reward.mean(), ".3f"), formatted(error.mean(), ".3f"),
             *("-" if math.isnan(value) else share(value) for value in errors),
         ])  # fmt: skip
     columns = ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|"]
@@ -292,7 +281,7 @@ def by_seed(rows: Rows, seeds: Sequence[int]) -> Table:
             f"{row['equal_time_step'][index]:,}",
             f"{row['best_step'][index]:,}",
             str(row["distinct"][index]),
-            shown(row["distinct_in_training"][index], ".1f"),
+            formatted(row["distinct_in_training"][index], ".1f"),
         ]
         for row in rows
         for index, seed in enumerate(seeds)
@@ -333,18 +322,13 @@ def continuations(generated: Mapping[str, Any]) -> dict[str, Table]:
     }
 
 
-def shown(value: int | float | None, form: str) -> str:
-    """Format a number; non-finite values and None become a dash."""
-    return "-" if value is None or not math.isfinite(value) else format(value, form)
-
-
 def perplexity(value: int | float | None) -> str:
     """Format a perplexity."""
-    return shown(value, ",.2f" if value is not None and value < 100 else ",.1f")
+    return formatted(value, ",.2f" if value is not None and value < 100 else ",.1f")
 
 
 def _mean(values: Sequence[int | float | None], form: str) -> str:
-    return shown(float(np.mean(np.array(values, dtype=float))), form)
+    return formatted(float(np.mean(np.array(values, dtype=float))), form)
 
 
 def _over_seeds(values: Mapping[str, Any]) -> str:

@@ -4,17 +4,8 @@ import dataclasses
 from typing import Any, Literal, NamedTuple
 
 from tiejax.lab.runs.rates import KEPT
-from tiejax.lab.settings import checks
+from tiejax.lab.settings import checks, shared
 from tiejax.lab.settings.command_line import BadInput, CommandLine
-from tiejax.lab.settings.shared import (
-    AdamSettings,
-    AttentionSettings,
-    EncoderSettings,
-    LookSettings,
-    PrecisionSettings,
-    TextSettings,
-    with_defaults,
-)
 from tiejax.lab.settings.sizes import check_most, check_places, check_steps
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.layer_tying import sizes
@@ -47,8 +38,15 @@ class Form(NamedTuple):
     residual_scale: float
 
 
-@with_defaults(vocab_size=4096, layers=12, out="runs/layer_tying")
-class Settings(AdamSettings, PrecisionSettings, AttentionSettings, EncoderSettings, TextSettings, LookSettings):
+@shared.with_defaults(vocab_size=4096, layers=12, out="runs/layer_tying")
+class Settings(
+    shared.AdamSettings,
+    shared.PrecisionSettings,
+    shared.AttentionSettings,
+    shared.EncoderSettings,
+    shared.TextSettings,
+    shared.LookSettings,
+):
     """Dynamic layer tying: ties chosen by an agent, compared with no ties, fixed maps and random maps.
 
     Args:

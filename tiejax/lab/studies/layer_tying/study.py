@@ -28,7 +28,6 @@ from tiejax.lab.studies.layer_tying.records import metrics_of, sizes_of
 from tiejax.lab.studies.layer_tying.settings import Settings
 from tiejax.lab.studies.layer_tying.text import Text, losses_of_bigram
 from tiejax.lab.studies.layer_tying.text import prepare as prepare_text
-from tiejax.system.json_values import plain
 
 Results = dict[str, Any]
 
@@ -62,27 +61,24 @@ def run(launched: Launched, console: Console) -> int:
     jobs = Jobs(launched, text, console, stop)
     with console:
         tried, findings, runs = train_all(launched, jobs, text, console)
-    results = plain(
-        {
-            "experiment": "layer_tying",
-            "model": model,
-            "data": data,
-            "steps": settings.steps,
-            "rates": {name: rate for name, (rate, _) in jobs.rates.items()},
-            "table_factors": {name: factor for name, (_, factor) in jobs.rates.items()},
-            "tuning": {name: row | {"method": settings.classes[name]} for name, row in tuning_rows(tried).items()},
-            "tuning_seeds": settings.tuning_seeds if tried else [],
-            **findings,
-            "timing": timing_of(jobs.compile_s, jobs.train_s if jobs.here else 0.0, jobs.here),
-        }
-    )
+    results = {
+        "experiment": "layer_tying",
+        "model": model,
+        "data": data,
+        "steps": settings.steps,
+        "rates": {name: rate for name, (rate, _) in jobs.rates.items()},
+        "table_factors": {name: factor for name, (_, factor) in jobs.rates.items()},
+        "tuning": {name: row | {"method": settings.classes[name]} for name, row in tuning_rows(tried).items()},
+        "tuning_seeds": settings.tuning_seeds if tried else [],
+        **findings,
+        "timing": timing_of(jobs.compile_s, jobs.train_s if jobs.here else 0.0, jobs.here),
+    }
     if settings.objective == "causal":
         decode = functools.partial(tokenizers.Tokenizer.from_buffer(tokenizer_file).decode, skip_special_tokens=False)
         validation = text.blocks["validation"]
         with console.stage("generated text"):
             results["generated"] = generated(settings, directory, validation, streams.vocabulary, decode, console.warn)
-    finish(launched, console, results, figures.plot_all(runs, findings, results.get("bigram")), page.page)
-    return 0
+    return finish(launched, console, results, figures.plot_all(runs, findings, results.get("bigram")), page.page)
 
 
 def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> tuple[dict[str, Tried], Results, Metrics]:

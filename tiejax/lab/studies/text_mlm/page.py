@@ -5,21 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting import untie_curve
+from tiejax.lab.reporting import sections, untie_curve
 from tiejax.lab.reporting.finding import gate_sentences, openings, tally
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import (
-    arrays_in_words,
-    corpus_words,
-    excluded_notes,
-    marked_as_reported,
-    medians_table,
-    reproduction,
-    timing_words,
-    training_words,
-)
+from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.uses import uses_table
+from tiejax.lab.reporting.words import Table
 from tiejax.lab.studies.text_mlm.claims import RECORDED, TABLE_NAMES
 from tiejax.lab.studies.text_mlm.settings import EQUAL
 from tiejax.statistics.arms import ARMS
@@ -28,10 +18,6 @@ QUESTION = (
     "A planted twin is a new token that replaces its word at random, and so means the same. Do input, output and tied "
     "embeddings draw the two together, even if they are not equally likely, so that the distributional hypothesis (DH) fails? "
     "And what does tying cost?"
-)
-SOURCE = (
-    "F. Bertolotti and W. Cazzola, By Tying Embeddings You Are Assuming the Distributional Hypothesis, ICML 2024, "
-    "PMLR 235:3584-3610"
 )
 CLAIMS = (
     "the paper reports those marked as reported; the others are ours. A claim has one difference per seed: distances are "
@@ -53,14 +39,14 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     return [*filter(None, [failed, *answers, compared]), tally(results["claims"])]
 
 
-def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     """Return the tables of the report by title: final values of each arm, of each set and of each pair."""
     if not results["seeds"]:
         return {}
     final = [results["final"][arm] for arm in ARMS]
     scored = {name for name in final[0] if "loss" in name or "accuracy" in name}
-    scores = [arrays_in_words({name: part[name] for name in part if name in scored}) for part in final]
-    others = [arrays_in_words({name: part[name] for name in part if name not in scored}) for part in final]
+    scores = [sections.arrays_in_words({name: part[name] for name in part if name in scored}) for part in final]
+    others = [sections.arrays_in_words({name: part[name] for name in part if name not in scored}) for part in final]
     shown = {"validation loss": "loss", "validation accuracy": "accuracy"}
     by_seed = [
         [str(seed), *(f"{side[name.replace(' ', '_')][row]:.4f}" for name in shown for side in results["final"].values())]
@@ -72,7 +58,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
         for row in results["distance_ratio_by_pair"]
         if row["set"] in twins
     ]
-    columns, rows = medians_table(*scores)
+    columns, rows = sections.medians_table(*scores)
     rows += [[f"bigram, {name}", *[f"{loss:.4f}"] * len(ARMS), "-"] for name, loss in results.get("bigram", {}).items()]
     return {
         "Numbers: losses and accuracies at the end, median [quartiles] over seeds": (columns, rows),
@@ -80,7 +66,7 @@ def tables(results: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[s
             ["pairs", *TABLE_NAMES.values()],
             [[entry["name"], *_ratios(results["final"], entry["name"])] for entry in results["sets"]],
         ),
-        "Numbers: norms and distances, median [quartiles] over seeds": medians_table(*others),
+        "Numbers: norms and distances, median [quartiles] over seeds": sections.medians_table(*others),
         "Numbers: every seed, validation": (
             ["seed", *(f"{title}: {side}" for title in shown.values() for side in results["final"])],
             by_seed,
@@ -136,17 +122,16 @@ def _speed(timing: Mapping[str, Any]) -> dict[str, str]:
 
 def page(run: RunOnPage) -> str:
     """Return the HTML report of a run."""
-    results, settings, facts = run.results, run.settings, run.facts
-    return report.render(
+    results, settings = run.results, run.settings
+    return render(
+        run,
         title=f"Masked language modelling on text: tied against untied, {shape_words(settings)}",
         question=QUESTION,
         finding=finding(results),
-        setting=_setting(results, settings, facts),
+        setting=_setting(results, settings),
         notes=_notes(results),
-        claims={"Claims": marked_as_reported(results["claims"])},
-        figures=run.pictures,
+        claims={"Claims": sections.marked_as_reported(results["claims"])},
         numbers=tables(results) | uses_table(results["uses"], ARMS),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 
@@ -154,7 +139,7 @@ def untie_page(run: RunOnPage) -> str:
     """Return the HTML report of a run with members that untie."""
     results, settings = run.results, run.settings
     setting = {
-        "corpus": corpus_words(settings),
+        "corpus": sections.corpus_words(settings),
         "data": data_words(results["data"]),
         "model": f"{shape_words(settings)}, {settings['heads']} heads",
         "final": "validation loss and distances: means over the last tenth of the records",
@@ -162,7 +147,7 @@ def untie_page(run: RunOnPage) -> str:
     return untie_curve.render("Masked language modelling on text: tied, then untied", setting, run)
 
 
-def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, str]:
+def _setting(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of the run in words, by name."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
     factor = settings.get("table_rate", 1)
@@ -170,19 +155,18 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
     more = [f"{name.replace('_', ' ')} {value:,}" for name, value in results["model"].items() if type(value) is int]
     equal = ", and a third time untied from equal tables, those of the tied model" if EQUAL in results["final"] else ""
     return {
-        "corpus": corpus_words(settings),
+        "corpus": sections.corpus_words(settings),
         "data": data_words(results["data"]),
         "tokenizer": f"{settings['tokenizer'] or 'WordPiece trained on the corpus'}, vocabulary {settings['vocab_size']:,}",
         "pairs": "; ".join(_set_words(entry) for entry in results["sets"]),
         "model": f"{shape_words(settings)}, {settings['heads']} heads, feed-forward {settings['feed_forward']}"
         f"{', a bias of the logits' if settings.get('head_bias') else ''}; {', '.join(more)}",
         "seeds": f"{len(results['seeds'])}, each tied and untied from the same initial values on the same batches{equal}",
-        "training": f"{training_words(results, settings)}, batches of {settings['batch_size']} sentences{faster}",
+        "training": f"{sections.training_words(results, settings)}, batches of {settings['batch_size']} sentences{faster}",
         "reach": f"the learning rates sum to {reach:.3g}, about the farthest that {settings['optimizer']} moves a coordinate; "
         f"the words of a pair start {initial:.3g} apart per coordinate",
         "claims": CLAIMS,
-        "source": SOURCE,
-        **timing_words(results["timing"], facts),
+        "source": sections.PAPER,
         **_speed(results["timing"]),
     }
 
@@ -190,7 +174,7 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any], facts: Map
 def _notes(results: Mapping[str, Any]) -> list[str]:
     """Return notes on the limits of the conclusions."""
     reach, initial = results["reach"]["per_coordinate"], results["reach"]["initial"]
-    notes = excluded_notes(results)
+    notes = sections.excluded_notes(results)
     if 2 * reach < initial:
         notes.append(
             f"The learning rates sum to {reach:.3g}: two words that start {initial:.3g} apart per coordinate cannot meet in "

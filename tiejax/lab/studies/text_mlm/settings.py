@@ -2,19 +2,8 @@
 
 from typing import Literal
 
-from tiejax.lab.settings import checks
+from tiejax.lab.settings import checks, shared
 from tiejax.lab.settings.command_line import BadInput, CommandLine
-from tiejax.lab.settings.shared import (
-    AttentionSettings,
-    EncoderSettings,
-    PrecisionSettings,
-    RunSettings,
-    ScheduleSettings,
-    TextSettings,
-    TieSettings,
-    UntieSettings,
-    with_defaults,
-)
 from tiejax.lab.settings.sizes import check_most
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.text_mlm import sizes
@@ -32,16 +21,16 @@ def default_twins() -> dict[str, list[str]]:
     return {"0.5": words[0::2], "0.1": words[1::2]}
 
 
-@with_defaults(seeds=2, out="runs/text_mlm")
+@shared.with_defaults(seeds=2, out="runs/text_mlm")
 class Settings(
-    UntieSettings,
-    TieSettings,
-    ScheduleSettings,
-    PrecisionSettings,
-    AttentionSettings,
-    EncoderSettings,
-    TextSettings,
-    RunSettings,
+    shared.UntieSettings,
+    shared.TieSettings,
+    shared.ScheduleSettings,
+    shared.PrecisionSettings,
+    shared.AttentionSettings,
+    shared.EncoderSettings,
+    shared.TextSettings,
+    shared.RunSettings,
 ):
     """Masked-LM pre-training on text, tied against untied.
 

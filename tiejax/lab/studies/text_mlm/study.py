@@ -16,17 +16,7 @@ from tiejax.lab.runs.gate import Gate, finite_means
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.text import keep_text
 from tiejax.lab.runs.train import begin, check_same_data, timing_of, train, warn_of_deadlock
-from tiejax.lab.studies.text_mlm import claims, figures, page
-from tiejax.lab.studies.text_mlm.ensemble import (
-    arms_of,
-    build_ensemble,
-    facts_of_model,
-    losses_of_bigrams,
-    named_arrays,
-    names_of_arms,
-    reach,
-    with_distances,
-)
+from tiejax.lab.studies.text_mlm import claims, ensemble, figures, page
 from tiejax.lab.studies.text_mlm.settings import Settings
 from tiejax.lab.studies.text_mlm.text import Text, pairs_of
 from tiejax.pretraining.step_plan import StepPlan
@@ -34,7 +24,6 @@ from tiejax.statistics import untie_curve
 from tiejax.statistics.arms import diverged_members, select_seeds
 from tiejax.statistics.claims import Family
 from tiejax.statistics.untie_arms import Arms
-from tiejax.system.json_values import plain
 from tiejax.training.loop import Trained
 
 
@@ -46,39 +35,36 @@ def run(launched: Launched, console: Console) -> int:
     hint = "--data_dir: the processes prepared different texts; give a directory that all share, or a --tokenizer"
     check_same_data(text.facts["fingerprint"], hint)
     stop = begin(launched, console)
-    arms = arms_of(settings, plan)
-    names = names_of_arms(settings, plan)
+    arms = ensemble.arms_of(settings, plan)
+    names = ensemble.names_of_arms(settings, plan)
     models = len(names) * len(settings.seed_list)
     announce(settings, text, plan, models, console)
 
-    ensemble = build_ensemble(settings, text, plan)
-    tracked = functools.partial(with_distances, pairs=pairs_of(text)[1])
-    trained = train(ensemble, settings.seed_list, launched, console, stop, models, names, tracked=tracked)
+    tracked = functools.partial(ensemble.with_distances, pairs=pairs_of(text)[1])
+    members = ensemble.build_ensemble(settings, text, plan)
+    trained = train(members, settings.seed_list, launched, console, stop, models, names, tracked=tracked)
     if not trained.finished:
         return 130
     if directory is None:
         return 0
 
     with console.stage("analysis"):
-        metrics = named_arrays(trained.records, settings, text, arms)
+        metrics = ensemble.named_arrays(trained.records, settings, text, arms)
         directory.write_metrics(metrics)
-        bigrams = losses_of_bigrams(settings, text, plan)
+        bigrams = ensemble.losses_of_bigrams(settings, text, plan)
         gate = Gate(min(bigrams.values()), settings.gate)
         body, plots = conclude(settings, plan, metrics, gate) if arms is None else conclude_untying(arms, metrics, gate)
-    results = plain(
-        {
-            "experiment": "text_mlm",
-            "data": data,
-            "model": facts_of_model(settings, text.twins.vocabulary),
-            "steps": plan.steps,
-            "reach": reach(settings, plan),
-            "bigram": bigrams,
-            **body,
-            "timing": timing_on_text(trained, models, plan),
-        }
-    )
-    finish(launched, console, results, plots, page.page if arms is None else page.untie_page)
-    return 0
+    results = {
+        "experiment": "text_mlm",
+        "data": data,
+        "model": ensemble.facts_of_model(settings, text.twins.vocabulary),
+        "steps": plan.steps,
+        "reach": ensemble.reach(settings, plan),
+        "bigram": bigrams,
+        **body,
+        "timing": timing_on_text(trained, models, plan),
+    }
+    return finish(launched, console, results, plots, page.page if arms is None else page.untie_page)
 
 
 def announce(settings: Settings, text: Text, plan: StepPlan, models: int, console: Console) -> None:
@@ -96,7 +82,7 @@ def announce(settings: Settings, text: Text, plan: StepPlan, models: int, consol
         f"{jax.devices()[0].device_kind}, {plan.mesh} per member, in {settings.out}"
     )
     warn_of_deadlock(plan.mesh, console)
-    far = reach(settings, plan)
+    far = ensemble.reach(settings, plan)
     console.say(
         f"reach: learning rates sum to {far['per_coordinate']:.3g}, words start {far['initial']:.3g} apart per coordinate"
     )
@@ -120,7 +106,7 @@ def conclude(
     settings: Settings, plan: StepPlan, metrics: Mapping[str, np.ndarray], gate: Gate
 ) -> tuple[dict[str, Any], list[Plot]]:
     """Return the results and the figures of a run of tied against untied models."""
-    decay = settings.weight_decay * reach(settings, plan)["per_coordinate"] if settings.optimizer == "adamw" else 0.0
+    decay = settings.weight_decay * ensemble.reach(settings, plan)["per_coordinate"] if settings.optimizer == "adamw" else 0.0
     body, runs = claims.analyse(metrics, decay, gate)
     return body, figures.plot_all(runs, body)
 

@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting import page as report
-from tiejax.lab.reporting.figures import Plot
-from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import model_words, reproduction
-from tiejax.lab.reporting.words import counted, number
+from tiejax.lab.reporting.page import RunOnPage, render
+from tiejax.lab.reporting.sections import model_words
+from tiejax.lab.reporting.words import Table, counted, number
 from tiejax.statistics.arms import ARMS
 
 TOGETHER = 0.05  # relative distance below which a pair counts as together, the margin of the claims about distances
@@ -37,7 +35,6 @@ CAPTION = (
     "weight decay, one line per member, from the end of the run (left) on. By the theorem it is 0 at an optimum, if "
     "the reading map is injective."
 )
-Table = tuple[list[str], list[list[str]]]
 
 
 def finding(results: Mapping[str, Any]) -> list[str]:
@@ -135,20 +132,18 @@ def page(run: RunOnPage) -> str:
         + ("" if results["apart"] is None else f", pairs first moved to a relative distance of {results['apart']:g}"),
         "Bayes": f"cross-entropy {results['bayes_cross_entropy']:.4f} nats on the training split",
     }
-    return report.render(
+    return render(
+        run,
         title=f"Theory check of EXor, {about['variant']}: the loss without weight decay",
         question=QUESTION,
         finding=finding(results),
         setting=setting,
         notes=NOTES,
-        claims={},
-        figures=run.pictures,
         numbers=tables(results),
-        reproduce=reproduction(run.facts, run.settings_text),
     )
 
 
-def plot_all(results: Mapping[str, Any]) -> list[Plot]:
+def plot_all(results: Mapping[str, Any]) -> list[figures.Plot]:
     """Plot the relative input distances of all pairs along the minimisation, one panel per arm; no figure without pairs."""
     if not results["pairs"]:
         return []
@@ -166,4 +161,4 @@ def plot_all(results: Mapping[str, Any]) -> list[Plot]:
     axes[0, 0].set_ylabel("relative distance")
     fullest = max(range(len(ARMS)), key=lambda arm: len(results["members"][ARMS[arm]]))
     figures.legend_below(figure, axes[0, fullest])
-    return [Plot("paths", CAPTION, figure)]
+    return [figures.Plot("paths", CAPTION, figure)]

@@ -10,22 +10,14 @@ from tiejax import models, tying
 from tiejax.geometry.distances import group_pairs
 from tiejax.lab.runs.checkpoints import quiet_libraries, restored_parts
 from tiejax.lab.runs.console import Console
-from tiejax.lab.runs.finish import write_outputs
+from tiejax.lab.runs.finish import reserve_and_finish
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.studies.exor import theory
 from tiejax.lab.studies.exor.engines import Engine
 from tiejax.lab.studies.exor.ensemble import build_engine, build_ensemble
 from tiejax.lab.studies.exor.task import EXor, bayes_risk, split
-from tiejax.lab.studies.exor.theory import (
-    Minimiser,
-    distances,
-    mean_distance,
-    reading_map,
-    scale_of,
-    smallest_share,
-    training_loss,
-)
 from tiejax.lab.studies.theory import page
 from tiejax.lab.studies.theory.settings import STUDY, Settings, settings_of_run
 from tiejax.statistics.arms import ARMS
@@ -37,18 +29,10 @@ Progress = Callable[[str, int, int | None], None]
 def run(launched: Launched, console: Console) -> int:
     """Check the members of a run; return the exit status."""
     quiet_libraries()  # a damaged checkpoint is reported in one line of ours
-    settings = launched.settings
     with console.preparing() as progress:
-        results = plain(check(settings, console.warn, progress))
-
-    # Reserved last, so that a check that fails leaves no directory.
-    directory = RunDirectory.reserve(STUDY, settings, resume=False, overwrite=launched.switches["overwrite"])
-    directory.write_environment({"devices": ["cpu"]}, launched.command)
-    report = write_outputs(console, directory, settings, results, page.plot_all(results), page.page)
-    for line in page.finding(results):
-        console.say(line)
-    console.result(f"report: {report}")
-    return 0
+        results = plain(check(launched.settings, console.warn, progress))
+    plots, finding = page.plot_all(results), page.finding(results)
+    return reserve_and_finish(STUDY, launched, console, results, plots, page.page, finding, devices=["cpu"])
 
 
 def check(settings: Settings, warn: Callable[[str], None], progress: Progress) -> dict[str, Any]:
@@ -60,7 +44,7 @@ def check(settings: Settings, warn: Callable[[str], None], progress: Progress) -
     task = of_run.tasks[0]
     with jax.enable_x64(True):
         engine, members = build_engine(of_run), {}
-        loss = training_loss(engine, of_run.ordered)
+        loss = theory.training_loss(engine, of_run.ordered)
         for arm, name in enumerate(ARMS):
             ties = [tying.Tie(*models.TABLE_PATHS)] if name == "tied" else []
             of_arm = {seed: member_of(params, seeds.index(seed), arm) for seed in chosen[name]}
@@ -118,7 +102,7 @@ def continue_members(
     if not members:
         return []
     task, rows = engine.tasks[0], []
-    minimiser = Minimiser(loss, next(iter(members.values())), ties)
+    minimiser = theory.Minimiser(loss, next(iter(members.values())), ties)
     for number, (seed, params) in enumerate(members.items()):
         progress(f"{arm} members", number, len(members))
         start = jax.tree.map(lambda leaf: np.asarray(leaf, float), params)
@@ -139,13 +123,15 @@ def measures(engine: Engine, params: Any) -> dict[str, float]:
     task = engine.tasks[0]
     found: dict[str, float] = {}
     for table, name in (("input", "embed"), ("output", "head")):
-        for pair, (distance, relative) in distances(np.asarray(params[name]["embedding"]), task).items():
+        for pair, (distance, relative) in theory.distances(np.asarray(params[name]["embedding"]), task).items():
             found |= {f"{table}/{pair}/distance": distance, f"{table}/{pair}/relative": relative}
-    reading = reading_map(engine, params)
+    reading = theory.reading_map(engine, params)
     if reading is None:
         return found
-    read = distances(np.asarray(params["embed"]["embedding"]) @ reading.T, task)
-    return found | {"reading": smallest_share(reading)} | {f"read/{pair}/relative": both[1] for pair, both in read.items()}
+    read = theory.distances(np.asarray(params["embed"]["embedding"]) @ reading.T, task)
+    return (
+        found | {"reading": theory.smallest_share(reading)} | {f"read/{pair}/relative": both[1] for pair, both in read.items()}
+    )
 
 
 def moved_apart(params: Any, task: EXor, relative: float, tied: bool) -> Any:
@@ -154,7 +140,7 @@ def moved_apart(params: Any, task: EXor, relative: float, tied: bool) -> Any:
     The scale of relative distances is that before the move. tied: whether the output table is the same table.
     """
     table = np.array(params["embed"]["embedding"], float)
-    scale = scale_of(table, task)
+    scale = theory.scale_of(table, task)
     for spellings in task.used.values():
         rows = list(spellings)
         if len(rows) < 2:
@@ -163,6 +149,6 @@ def moved_apart(params: Any, task: EXor, relative: float, tied: bool) -> Any:
         away = table[rows] - middle
         if not away.any():  # equal rows have no line between them: take the first axis
             away[:, 0] = np.arange(len(rows))
-        table[rows] = middle + away * (relative * scale / mean_distance(away, group_pairs(range(len(rows)))))
+        table[rows] = middle + away * (relative * scale / theory.mean_distance(away, group_pairs(range(len(rows)))))
     moved = {**params, "embed": {**params["embed"], "embedding": table}}
     return {**moved, "head": {**params["head"], "embedding": table}} if tied else moved

@@ -40,7 +40,6 @@ class Settings(UntieSettings, exor.Settings):
         rates: not supported by this study, which has a single learning rate
         rate_seeds: no effect, since this study has a single learning rate
         doses: not supported by this study, which has a single distribution
-        figure_style: no effect, since this study has no three-panel figure
         out: run directory, which holds the run's settings, checkpoints, results and report (default:
             runs/untying/VARIANT-MODEL-SIZE)
     """
@@ -111,6 +110,6 @@ STUDY = Study(
     ),
     run="tiejax.lab.studies.untying.study:run",
     sizes=sizes,
-    may_change=("figure_style", "checkpoint_every", "records_on", "tracker"),
+    may_change=("checkpoint_every", "records_on", "tracker"),
     appends=True,
 )
