@@ -42,6 +42,13 @@ class _RichConsole(rich.console.Console):
         raise  # the BrokenPipeError that rich handles when it calls this
 
 
+class _Elapsed(rich.progress.ProgressColumn):
+    """The time since a task began."""
+
+    def render(self, task: rich.progress.Task) -> rich.text.Text:
+        return rich.text.Text(duration(task.elapsed or 0.0))
+
+
 class Console:
     """A progress bar on a terminal, plain lines in a pipe or file, only results and warnings if `quiet`.
 
@@ -146,7 +153,7 @@ class Console:
                 if bar:  # a terminal shows one bar at a time
                     bar.stop()
                     opened.callback(bar.start)
-                columns = rich.progress.TextColumn("{task.description}", markup=False), rich.progress.TimeElapsedColumn()
+                columns = rich.progress.TextColumn("{task.description}", markup=False), _Elapsed()
                 shown = rich.progress.Progress(*columns, console=self._rich, transient=True)
                 opened.enter_context(self._drawn(shown)).add_task(name)
             yield
