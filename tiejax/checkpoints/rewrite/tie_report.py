@@ -78,6 +78,35 @@ def _number(key: str, value: object) -> float:
     return float(number)
 
 
+class Softmax:
+    """A streaming softmax for each state over blocks of tokens: the normaliser and the likeliest token so far."""
+
+    def __init__(self, states: int) -> None:
+        self.most, self.sum = np.full(states, -np.inf), np.zeros(states)
+        self.likeliest = np.zeros(states, np.int64)
+
+    def see(
+        self, logits: Float[np.ndarray, "states block"], first: int
+    ) -> tuple[Float[np.ndarray, " states"], Float[np.ndarray, "states block"]]:
+        """Add the logits of a block of tokens that starts at `first`.
+
+        Returns the factor by which earlier sums are rescaled, and exp(logits) of the block on the new scale.
+        """
+        token = logits.argmax(axis=1)
+        highest = np.take_along_axis(logits, token[:, None], axis=1)[:, 0]
+        self.likeliest = np.where(highest > self.most, first + token, self.likeliest)
+        most = np.maximum(self.most, highest)
+        less, self.most = np.exp(self.most - most), most
+        added = np.exp(logits - most[:, None])
+        self.sum = self.sum * less + added.sum(axis=1)
+        return less, added
+
+    @property
+    def log_sum(self) -> Float[np.ndarray, " states"]:
+        """The logarithm of the sum of exp(logits), for each state."""
+        return self.most + np.log(self.sum)
+
+
 def moved(
     table: OneTable,
     before: Float[np.ndarray, "states width"],
@@ -93,30 +122,21 @@ def moved(
     KL = sum_t p_t (l_t - m_t) - ln sum e^l + ln sum e^m. Raises CheckpointError if a file cannot be read or a number is not
     finite.
     """
-    # Of both models: ln sum e^logit, the largest logit and its token so far, and the logits of the targets.
-    log_sum, most = np.full((2, 2, len(before)), -np.inf)
-    likeliest, target_logits = np.zeros((2, len(before)), int), np.zeros((2, len(before)))
-    difference = np.zeros(len(before))  # the sum of p_t (l_t - m_t)
-    for first, *both in _logits(table, before, after, bias, logit_transform(config)):
-        earlier = log_sum[0].copy()
-        for model in (1, 0):  # the old one last, whose p the difference needs
-            token = both[model].argmax(axis=1)
-            highest = np.take_along_axis(both[model], token[:, None], axis=1)
-            p = np.exp(both[model] - highest)  # up to a factor
-            likeliest[model] = np.where(highest[:, 0] > most[model], first + token, likeliest[model])
-            most[model] = np.maximum(most[model], highest[:, 0])
-            log_sum[model] = np.logaddexp(log_sum[model], highest[:, 0] + np.log(p.sum(axis=1)))
-        added = np.einsum("ij,ij->i", p, both[0] - both[1]) * np.exp(highest[:, 0] - log_sum[0])
-        difference = difference * np.exp(earlier - log_sum[0]) + added
+    old, new, number = Softmax(len(before)), Softmax(len(before)), len(before)
+    difference, target_logits = np.zeros(number), np.zeros((2, number))
+    for first, was, now in _logits(table, before, after, bias, logit_transform(config)):
+        less, added = old.see(was, first)
+        new.see(now, first)
+        difference = difference * less + np.einsum("ij,ij->i", added, was - now)
         if targets is not None:
-            here = np.flatnonzero((targets >= first) & (targets < first + p.shape[1]))
-            target_logits[:, here] = [logits[here, targets[here] - first] for logits in both]
-    kl = float(np.mean(difference - log_sum[0] + log_sum[1]))
-    losses = np.mean(log_sum - target_logits, axis=1).tolist()
+            here = np.flatnonzero((targets >= first) & (targets < first + was.shape[1]))
+            target_logits[:, here] = [logits[here, targets[here] - first] for logits in (was, now)]
+    kl = float(np.mean(difference / old.sum - old.log_sum + new.log_sum))
+    losses = [float(np.mean(softmax.log_sum - found)) for softmax, found in zip((old, new), target_logits, strict=True)]
     if not np.isfinite([kl, *losses]).all():
         raise CheckpointError(f"{table.output.file}: {table.output.name}: the logits are not finite")
     known = targets is not None
-    top1 = float(np.mean(likeliest[0] == likeliest[1]))
+    top1 = float(np.mean(old.likeliest == new.likeliest))
     return Moved(max(kl, 0.0), top1, losses[0] if known else None, losses[1] if known else None)
 
 
