@@ -5,12 +5,11 @@ from typing import Any
 import jax
 
 from tiejax.models.language_model import LanguageModel
-from tiejax.models.shapes import FEED_FORWARD, POSITIONS, TOKEN_TYPES, Shape
+from tiejax.models.shapes import FEED_FORWARD, POSITIONS, STD, TOKEN_TYPES, Shape
 from tiejax.models.transformer import Transformer
 
 PyTree = Any
 
-STD = 0.02  # standard deviation of initial kernels and tables, as in BERT
 NORM_EPSILON = 1e-12
 HEAD = "head"
 
@@ -25,6 +24,7 @@ def build(
     rematerialise: bool = False,
     dtype: Any = None,
     embedding_std: float = STD,
+    kernel_std: float = STD,
 ) -> LanguageModel:
     """Return the untied masked LM of a shape: BERT's layers (post-LN, exact GELU, feed-forward width 4 H) and its head.
 
@@ -39,8 +39,8 @@ def build(
         dropout=dropout,
         identical_layers=False,
         rematerialise=rematerialise,
-        kernel_std=STD,
-        residual_std=STD,
+        kernel_std=kernel_std,
+        residual_std=kernel_std,
         hidden_dropout=False,
         norm_epsilon=NORM_EPSILON,
         dtype=dtype,
@@ -60,7 +60,7 @@ def build(
         token_types=token_types,
         head_activation="gelu",
         head_bias=True,
-        kernel_std=STD,
+        kernel_std=kernel_std,
         norm_epsilon=NORM_EPSILON,
     )
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from tiejax.models.bert import STD
+from tiejax.models.shapes import STD
 
 PyTree = Any
 HeadKind = Literal["tagging", "classification", "layer_mix"]

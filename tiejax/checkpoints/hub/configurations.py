@@ -15,7 +15,7 @@ from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.parameter_names import Names
 from tiejax.models import bert, gpt2
 from tiejax.models.language_model import LanguageModel
-from tiejax.models.shapes import Shape
+from tiejax.models.shapes import STD, Shape
 from tiejax.models.transformer import Transformer
 from tiejax.text.tokenizer import SPECIAL, SPECIAL_OF_ROBERTA
 
@@ -282,7 +282,7 @@ def new(model: LanguageModel, family: Convertible, tokenizer: tokenizers.Tokeniz
     pads = [pad for pad in (model.padding, *pads) if pad is not None]
     return {
         **dict.fromkeys(kinds, dropout),
-        "initializer_range": bert.STD,
+        "initializer_range": STD,
         "pad_token_id": pads[0] if pads else None,
         # The defaults of the transformers library are ids in its own vocabularies.
         "bos_token_id": None,

@@ -74,7 +74,8 @@ class Encoders:
 def build_model(settings: Settings, shape: Shape, text: Text) -> models.LanguageModel:
     """Return the masked LM of a shape for the vocabulary of a text."""
     dtype = None if settings.compute_dtype == "float32" else jnp.dtype(settings.compute_dtype)
-    return bert.build(shape, text.twins.vocabulary, settings.max_length, rematerialise=settings.rematerialise, dtype=dtype)
+    how: dict[str, Any] = {"rematerialise": settings.rematerialise, "kernel_std": settings.kernel_std, "dtype": dtype}
+    return bert.build(shape, text.twins.vocabulary, settings.max_length, **how)
 
 
 def feed_of(settings: Settings, text: Text, plan: StepPlan) -> TextFeed:

@@ -12,7 +12,7 @@ from tiejax.lab.settings.shared import AdamSettings, PrecisionSettings, RunSetti
 from tiejax.lab.settings.sizes import check_most, check_places, most_of
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.embedding_coupling import sizes
-from tiejax.models.shapes import POSITIONS, Shape
+from tiejax.models.shapes import POSITIONS, STD, Shape
 from tiejax.system.processors import cores
 from tiejax.system.visible import cut
 
@@ -57,6 +57,8 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         warm_up: number of steps over which the learning rate rises; afterwards it decays to 0
         eps: epsilon of AdamW
         clip: maximum global norm of the gradient
+        kernel_std: standard deviation of the initial kernels. The default is BERT's, for a width of 768; encoders of width 64
+            learn sooner with sqrt(768 / 64) times as much
         compute_dtype: dtype of the encoder and of the matrix product of the logits; parameters and losses stay in float32
         rematerialise: recompute each layer in the backward pass, for deep encoders
         record_every: steps between records of the training loss
@@ -105,6 +107,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
     warm_up: int = 50
     eps: float = 1e-6
     clip: float = 1.0
+    kernel_std: float = STD
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     rematerialise: bool = False
     record_every: int = 25
@@ -165,7 +168,7 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
             ("batch_rows", "steps", "record_every", "validate_every", "validation_batches", "examples", "fine_tuning_batch",
              "rate_seeds", "fine_tuning_seeds", "mesh"),
         )  # fmt: skip
-        checks.check_positive(self, ("fine_tuning_epochs", "clip", "eps"))
+        checks.check_positive(self, ("fine_tuning_epochs", "clip", "eps", "kernel_std"))
         check_most("fine_tuning_epochs", self.fine_tuning_epochs)
         checks.check_lengths(self, POSITIONS)
         for name in ("batch_rows", "fine_tuning_batch"):
