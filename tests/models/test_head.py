@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from tiejax import models
+from tiejax.models import bert
+from tiejax.models.shapes import Shape
 
 VOCABULARY, WIDTH, EMBED, HEAD = 11, 8, 4, 6
 TOKENS = jnp.array([[1, 2, 3, 4, 5], [5, 6, 7, 8, 9]])
@@ -29,6 +31,16 @@ def init(model, seed=0):
 
 def normed(x, norm):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * norm["scale"] + norm["bias"]
+
+
+def test_initial_kernels_of_bert_have_the_standard_deviation_that_is_given():
+    """Those of the projection, the layers and the head; tables keep that of BERT."""
+    params = bert.build(Shape(32, 48, 64, 2, 4), 500, kernel_std=0.1).init(jax.random.key(0), TOKENS)["params"]
+    found = {jax.tree_util.keystr(path): float(leaf.std()) for path, leaf in jax.tree.leaves_with_path(params)}
+    kernels, tables = ({path: std for path, std in found.items() if f"'{name}'" in path} for name in ("kernel", "embedding"))
+    assert all(any(part in path for path in kernels) for part in ("projection", "layers", "head"))
+    np.testing.assert_allclose([*kernels.values()], 0.1, rtol=0.05)
+    np.testing.assert_allclose([*tables.values()], 0.02, rtol=0.15)
 
 
 @pytest.mark.slow

@@ -89,6 +89,7 @@ def test_invalid_shapes_are_named(fields, words):
         ({"start": "x", "corpus": ["b"]}, ("--start and --corpus", "one of them")),
         ({"start": "x", "shapes": {"a": SHAPE}}, ("--start and --shapes", "one of them")),
         ({"start": "x", "gate": 0.0}, ("--gate", "--start", "leave --gate out")),
+        ({"kernel_std": 0.0}, ("--kernel_std", "> 0, got 0")),
     ],
 )
 def test_invalid_settings_are_reported_in_one_line(fields, words):
