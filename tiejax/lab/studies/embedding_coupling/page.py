@@ -136,8 +136,8 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
             "tokens": f"vocabulary {results['data'].get('vocabulary', 0):,}, rows of {settings['max_length']} tokens",
             "pre-training": f"{results['steps']:,} steps of {settings['batch_rows']} rows, the same for all shapes and seeds; "
             f"AdamW, peak rate {settings['learning_rate']:g} after {settings['warm_up']} steps, then linear decay to 0; weight "
-            f"decay {settings['weight_decay']:g}, gradient norm clipped at {settings['clip']:g}; no dropout; initial kernels from "
-            f"N(0, {settings['kernel_std']:g}^2)",
+            f"decay {settings['weight_decay']:g}, gradient norm clipped at {settings['clip']:g}; no dropout; initial "
+            f"kernels from N(0, {settings['kernel_std']:g}^2)",
             "unigram entropy": f"{results['unigram_entropy']:.3f} nats",
         }
         if (gate := results.get("gate", {})).get("margin") is not None:
