@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy import stats
 
 RESAMPLES = 1000
 
@@ -27,8 +28,6 @@ def similarity_correlation(table: Float[np.ndarray, "vocabulary width"], pairs: 
 
     Source: Chung et al., ICLR 2021, section 5.
     """
-    from scipy import stats  # takes half a second to import; only the end of a run needs it
-
     return float(stats.spearmanr(_products(table, pairs), pairs.judgement).statistic)
 
 
@@ -37,8 +36,6 @@ def bootstrap_interval(table: Float[np.ndarray, "vocabulary width"], pairs: Word
 
     Resamples in which all values are equal, which occur with a handful of pairs, have no correlation and are left out.
     """
-    from scipy import stats
-
     products, rng = _products(table, pairs), np.random.default_rng(0)
     drawn: list[Int[np.ndarray, "pairs"]] = [rng.integers(0, len(products), len(products)) for _ in range(RESAMPLES)]
     spread = [sample for sample in drawn if np.ptp(products[sample]) > 0 and np.ptp(pairs.judgement[sample]) > 0]

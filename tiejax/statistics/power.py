@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
+from scipy import special  # scipy.stats takes half a second to import
 
 from tiejax.statistics.sign_flips import MOST_ENUMERATED
 
@@ -32,8 +33,6 @@ def smallest_detectable(deviation: float, n: int, alpha: float, sides: int) -> f
 
 
 def _by_t(n: int, alpha: float, sides: int) -> float:
-    from scipy import special  # takes .2 s to import; only the end of a run needs it
-
     return float(special.stdtrit(n - 1, [1 - alpha / sides, POWER]).sum()) / math.sqrt(n)
 
 

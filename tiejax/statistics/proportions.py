@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from scipy import special  # scipy.stats takes half a second to import
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
@@ -11,8 +12,6 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
     first, second: yes-or-no outcomes of the two arms, one per seed.
     Source: Q. McNemar, Psychometrika 12 (1947) 153-157.
     """
-    from scipy import special  # takes .2 s to import; only the end of a run needs it
-
     gains, losses = int((first & ~second).sum()), int((second & ~first).sum())
     return min(1.0, 2 * float(special.bdtr(min(gains, losses), gains + losses, 0.5)))
 
@@ -52,8 +51,6 @@ def wilson(yes: int, n: int, alpha: float) -> tuple[float, float]:
 
     where z is the quantile 1 - alpha / 2 of the normal distribution.
     """
-    from scipy import special
-
     z = float(special.ndtri(1 - alpha / 2))
     centre, half = yes / n + z**2 / (2 * n), z * math.sqrt(yes * (n - yes) / n**3 + (z / n) ** 2 / 4)
     low, high = (centre - half) / (1 + z**2 / n), (centre + half) / (1 + z**2 / n)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.special
 
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, Contexts, all_contexts, count_contexts
 from tiejax.lab.studies.exor.task import EXor
@@ -96,15 +97,13 @@ def conditional_loss(weight: np.ndarray, target: np.ndarray, known: Sequence[np.
 
     weight: probability of each context. target: probability of each symbol, `[contexts, vocabulary]`.
     """
-    from scipy import special  # takes .2 s to import; only the end of a run needs it
-
     values = np.stack([np.zeros(len(weight), int), *(np.asarray(each, int) for each in known)], 1)
     group = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
     joint = np.zeros((group.max() + 1, target.shape[1]))
     np.add.at(joint, group, weight[:, None] * target)
     mass = joint.sum(1, keepdims=True)
     share = np.divide(joint, mass, out=np.zeros_like(joint), where=mass > 0)
-    return float(-special.xlogy(joint, share).sum())
+    return float(-scipy.special.xlogy(joint, share).sum())
 
 
 def assign(losses: np.ndarray, by_loss: Sequence[Level]) -> np.ndarray:
