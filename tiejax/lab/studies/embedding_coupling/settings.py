@@ -57,8 +57,8 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         warm_up: number of steps over which the learning rate rises; afterwards it decays to 0
         eps: epsilon of AdamW
         clip: maximum global norm of the gradient
-        kernel_std: standard deviation of the initial kernels. The default is BERT's, for a width of 768; encoders of width 64
-            learn sooner with sqrt(768 / 64) times as much
+        kernel_std: standard deviation of the initial kernels. The default is BERT's, for a width of 768; at a width of H,
+            sqrt(768 / H) times as much keeps the variance of their outputs
         compute_dtype: dtype of the encoder and of the matrix product of the logits; parameters and losses stay in float32
         rematerialise: recompute each layer in the backward pass, for deep encoders
         record_every: steps between records of the training loss
