@@ -191,7 +191,8 @@ class LayersBench(TimedBench):
     Args:
         layers: depths to measure, in layers
         share: layers per distinct layer in the tied models: with 6, a model of 12 layers has 2 distinct ones (map `sequence`)
-        width: width of embeddings and hidden states, a multiple of 32, with one head per 32
+        width: width of embeddings and hidden states
+        heads: number of attention heads (default: one for every 32 columns)
         vocab_size: number of tokens in the vocabulary
         context: tokens per block
         batch_size: blocks per step
@@ -204,19 +205,20 @@ class LayersBench(TimedBench):
     layers: list[int] = dataclasses.field(default_factory=lambda: [12, 48])
     share: int = 6
     width: int = 128
+    heads: int | None = None
     vocab_size: int = 4096
     context: int = 128
     batch_size: int = 8
 
     def check(self) -> None:
         check_all("layers", self.layers, least=2)
-        if self.width % HEAD_WIDTH:
-            raise BadInput(f"--width: expected a multiple of {HEAD_WIDTH}, got {self.width}")
+        if self.heads is None and self.width % HEAD_WIDTH:
+            raise BadInput(f"--width: without --heads, expected a multiple of {HEAD_WIDTH}, got {self.width}")
         super().check()
 
     def study_settings(self, layers: int | None = None, storage: Storage = "full") -> layer_settings.Settings:
         """Return resolved settings of the study, by default with the most layers. Raises BadInput."""
-        layers, heads = layers or max(self.layers), self.width // HEAD_WIDTH
+        layers, heads = layers or max(self.layers), self.width // HEAD_WIDTH if self.heads is None else self.heads
         return self._study(layer_settings.Settings, layers=layers, storage=storage, heads=heads)
 
 

@@ -68,6 +68,7 @@ def run_here(line, monkeypatch, capsys):
         ("text --batch_size 0", ("--batch_size", ">= 1")),
         ("layers --layers [1]", ("--layers", ">= 2")),
         ("layers --width 48", ("--width", "multiple of 32")),
+        ("layers --width 48 --heads 5", ("--heads", "5 heads do not divide the width 48")),
         ("layers --context 1", ("--context", "2")),
         ("layers --share 0", ("--share", ">= 1")),
         ("layers --seconds -1", ("--seconds", "> 0")),

@@ -19,12 +19,15 @@ SETTINGS = DecoderBench(layers=[4], share=2, width=32, vocab_size=40, context=8,
 @pytest.mark.parametrize("distinct", [4, 2])
 def test_both_sides_have_the_same_number_of_parameters(architecture, distinct):
     torch_decoder = pytest.importorskip("experiments.bench.torch_decoder")
-    settings = DecoderBench(layers=[4], share=2, width=32, vocab_size=40, context=8, batch_size=2, architecture=architecture)
+    size = {"width": 24, "heads": 3, "vocab_size": 40, "context": 8, "batch_size": 2}
+    settings = DecoderBench(layers=[4], share=2, architecture=architecture, **size)
     study = settings.study_settings(4, "compact")
     owner = np.unique(decoder.owner_of(4, distinct))
     ours = jax.eval_shape(initial(study, build_model(study, 40)), jax.random.key(0), owner.astype(np.int32))
     number = sum(leaf.size for leaf in jax.tree.leaves(ours)) - ours["head"]["embedding"].size  # tied to the input table
-    model = torch_decoder.build(decoder.job_of(settings, decoder.Entry("torch", 4, distinct)))
+    job = decoder.job_of(settings, decoder.Entry("torch", 4, distinct))
+    assert job.heads == 3
+    model = torch_decoder.build(job)
     assert sum(parameter.numel() for parameter in model.parameters()) == number
 
 
