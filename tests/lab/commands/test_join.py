@@ -44,12 +44,69 @@ def test_joined_runs_equal_one_run_of_two_parts(runs, tmp_path):
         for name in one:
             assert one[name].tobytes() == other[name].tobytes(), name
     one, other = (json.loads((folder / "results.json").read_text()) for folder in (whole, out))
-    # The claims of the other run were tested before seeds were appended; those of joined runs are as planned together.
+    # Appending to a finished run is a look; two seeds were too few to decide a claim, so that joining them is none.
     assert (one.pop("looks")["done"], other.pop("seeds_by_part")) == ([2, 4], [2, 2])
     for name in ("timing", "claims"):
         del one[name], other[name]
     assert one == other
     assert other["seeds"] == [0, 1, 2, 3]
+
+
+def rewritten(run, name, content):
+    """Write a file of a run, and its digest in the manifest."""
+    content(run / name)
+    read = manifest.read(run)
+    read.files[name], read.lengths[name] = files.sha256(run / name), (run / name).stat().st_size
+    read.write(run)
+
+
+def with_level(path):
+    """Test every registered claim at a level at which two seeds can decide it."""
+    content = json.loads(path.read_text())
+    for row in content["claims"]:
+        if "adjusted_level" in row:
+            row["adjusted_level"] = 0.7
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.slow
+def test_runs_that_could_decide_claims_are_looks_as_if_seeds_had_been_appended(runs, tmp_path):
+    out, joined = tmp_path / "joined", [shutil.copytree(run, tmp_path / run.name) for run in runs]
+    for run in joined:
+        rewritten(run, "results.json", with_level)
+    whole = shutil.copytree(runs[0], tmp_path / "whole")
+    trained(whole, "--seeds", "[0,1,2,3]", "--resume")
+    assert join.main([*map(str, joined), "--out", str(out)]) == 0
+    trained(out, "--resume")
+    one, other = (json.loads((folder / "results.json").read_text()) for folder in (whole, out))
+    assert other["looks"] == {"planned": [2, 4], "done": [2, 4], "appended": True}
+    del one["timing"], other["timing"]
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("seeds", "earlier", "level", "looks"),
+    [
+        ((10, 14), ((), ()), 1 - 0.05 / 6, (10,)),
+        ((10, 6, 8), ((), (), ()), 1 - 0.05 / 6, (10,)),  # 2^-6 is above .05 / 6, 2^-10 below
+        ((5, 5), ((), ()), 1 - 0.05 / 6, ()),
+        ((5, 5), ((), ()), 1 - 0.05, (5,)),  # 2^-5 is below .05
+        ((16, 8), ((10,), ()), 1 - 0.025 / 6, (10, 16)),
+        ((10, 16), ((), (10,)), 1 - 0.05 / 6, (10, 20)),
+        ((10, 10), ((), ()), None, ()),  # no claim was tested
+    ],
+)
+def test_looks_of_joined_runs(tmp_path, seeds, earlier, level, looks):
+    joined, first = [], 0
+    for number, before in zip(seeds, earlier, strict=True):
+        folder = tmp_path / str(first)
+        folder.mkdir()
+        rows = [{"n": number, **({} if level is None else {"adjusted_level": level})}]
+        (folder / "results.json").write_text(json.dumps({"claims": rows}))
+        read = manifest.Manifest("study", {"seeds": list(range(first, first + number))}, tested=before)
+        joined.append(join.Run(folder, read, {}))
+        first += number
+    assert join.tested(joined) == looks
 
 
 def change(run, edit):
@@ -95,13 +152,12 @@ def test_runs_that_differ_in_more_than_seeds_are_refused(runs, tmp_path, edit, m
 def test_a_choice_of_rates_that_differs_is_refused_and_nothing_is_left(runs, tmp_path):
     other = shutil.copytree(runs[1], tmp_path / "other")
     (stage,) = (path.name for path in (other / "finished").glob("rate.tied.0.1-*"))
-    with np.load(other / "finished" / stage) as arrays:
-        np.savez(other / "finished" / stage, **{name: values + (values.dtype.kind == "f") for name, values in arrays.items()})
-    read = manifest.read(other)
-    name = f"finished/{stage}"
-    read.files[name] = files.sha256(other / name)
-    read.lengths[name] = (other / name).stat().st_size
-    read.write(other)
+
+    def shift(path):
+        with np.load(path) as arrays:
+            np.savez(path, **{name: values + (values.dtype.kind == "f") for name, values in arrays.items()})
+
+    rewritten(other, f"finished/{stage}", shift)
     with pytest.raises(BadInput, match=r"rate\.tied.*: differs from the same stage of the other runs"):
         join.main([str(runs[0]), str(other), "--out", str(tmp_path / "out")])
     assert [entry.name for entry in tmp_path.iterdir()] == ["other"]

@@ -353,7 +353,10 @@ def test_the_page_names_looks_and_appended_seeds():
     assert rows == [["a", "64 seeds", "supported"], ["b", "not decided", "undecided"]]
     words = "planned at 64, 128, 256, 512 seeds, each with 0.25 of .05; done at 64, 128"
     assert parts_words({"looks": looks}) == {"looks": words}
-    words = "at 2, 5 seeds, each with 0.5 of .05: seeds were appended to a finished run, whose claims had been tested"
+    words = (
+        "at 2, 5 seeds, each with 0.5 of .05: seeds were appended to a finished run, or runs were joined, whose claims had been "
+        "tested"
+    )
     assert parts_words({"looks": {"planned": [2, 5], "done": [2, 5], "appended": True}}) == {"looks": words}
     assert parts_words({"seeds_by_part": [2, 3, 4]})["appended"].startswith(
         "3, then 4 seeds, to a run of 2, or by joining runs."

@@ -49,9 +49,10 @@ class Settings:
 
 COMMAND = CommandLine(
     description="Join finished runs of the same settings with different seeds to one run, with claims tested on all seeds, as "
-    "if one run had trained the seeds of each as a part. The runs may differ in nothing else that decides numbers: study, "
-    "settings, text, versions, commit, kinds of devices. For studies that store finished stages (causal-untying, layer-tying, "
-    "a Comparison of one's own model). The runs are not changed.",
+    "if one run had trained the seeds of each as a part. Each run, in the order given, whose seeds were enough to decide a claim "
+    "is a look at the claims, as if the seeds of the next ones had been appended to it. The runs may differ in nothing else that "
+    "decides numbers: study, settings, text, versions, commit, kinds of devices. For studies that store finished stages "
+    "(causal-untying, layer-tying, a Comparison of one's own model). The runs are not changed.",
     example="Example: PROGRAM runs/seeds_0_9 runs/seeds_10_19 --out runs/joined.",
     switches={},
     positional=("runs",),
@@ -69,6 +70,13 @@ class Run(NamedTuple):
     def parts(self) -> list[list[int]]:
         """The seeds of each of its parts."""
         return [seed_list(part) for part in self.manifest.all_parts]
+
+    @property
+    def could_decide(self) -> bool:
+        """Whether the run had seeds enough for a claim to be decided: the smallest p of n seeds is 2^-n."""
+        rows = json.loads((self.path / RESULTS).read_bytes())["claims"]
+        levels = ((row["n"], row.get("adjusted_level")) for row in rows)
+        return any(level is not None and 2.0**-n <= 1 - level for n, level in levels)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -145,13 +153,22 @@ def write(runs: Sequence[Run], folder: Path, out: Path) -> None:
             files[name], lengths[name] = digest, (folder / name).stat().st_size
     seeds = [seed for part in parts for seed in part]
     settings = first.manifest.settings | {"seeds": seeds}
-    # As if all seeds had been planned together.
     manifest = dataclasses.replace(
-        first.manifest, settings=settings, files=files, lengths=lengths, parts=tuple(parts), tested=()
+        first.manifest, settings=settings, files=files, lengths=lengths, parts=tuple(parts), tested=tested(runs)
     )
     manifest.write(folder)
     config = yaml_text.load((first.path / CONFIG).read_text()) | {"seeds": seeds, "out": str(out)}
     (folder / CONFIG).write_text(yaml_text.dump(config))
+
+
+def tested(runs: Sequence[Run]) -> tuple[int, ...]:
+    """Return the numbers of seeds, counted through the runs, with which claims had been tested before the runs are joined."""
+    found, seeds = [], 0
+    for run in runs:
+        found += [seeds + before for before in run.manifest.tested]
+        seeds += sum(map(len, run.parts))
+        found += [seeds] if run.could_decide else []
+    return tuple(before for before in found if before < seeds)
 
 
 def check_same(one: Path, other: Path) -> None:

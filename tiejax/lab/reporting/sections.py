@@ -189,7 +189,8 @@ def looks_words(planned: Sequence[int], done: Sequence[int], appended: bool = Fa
     """Return in words at which numbers of seeds claims were planned to be tested, and were."""
     share = f", each with {1 / len(planned):.3g} of .05" if len(planned) > 1 else ""
     if appended:
-        return f"at {_numbers(done)} seeds{share}: seeds were appended to a finished run, whose claims had been tested"
+        before = "seeds were appended to a finished run, or runs were joined, whose claims had been tested"
+        return f"at {_numbers(done)} seeds{share}: {before}"
     return f"planned at {_numbers(planned)} seeds{share}; done at {_numbers(done)}"
 
 

@@ -36,7 +36,7 @@ class Manifest:
     training text, None without text or before it is known. files: path in the run directory -> SHA-256 (hex). lengths: path ->
     number of bytes, of files that were written since lengths are recorded. parts: the seeds of each part that has begun to
     train, as values of the setting `seeds`; empty if all seeds train together. tested: the numbers of seeds with which the run
-    had finished, and its claims were tested, before seeds were appended.
+    had finished, and its claims were tested, before seeds were appended or runs joined.
     """
 
     study: str
