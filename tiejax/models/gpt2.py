@@ -7,9 +7,8 @@ import math
 from typing import Any
 
 from tiejax.models.language_model import LanguageModel
+from tiejax.models.shapes import STD
 from tiejax.models.transformer import Transformer
-
-STD = 0.02  # of initial tables and kernels
 
 
 def build(
@@ -29,11 +28,12 @@ def build(
     embed_width: int | None = None,
     lora_rank: int = 0,
     residual_scale: float = 0.0,
+    initial_std: float = STD,
 ) -> LanguageModel:
     """Return a pre-LN transformer with learned positions and a final LayerNorm, rematerialised layer by layer.
 
-    Tables, positions and kernels start from N(0, .02^2), kernels that add to the residual stream from
-    N(0, .02^2 / (2 layers)), biases from 0.
+    Tables, positions and kernels start from N(0, initial_std^2), kernels that add to the residual stream from
+    N(0, initial_std^2 / (2 layers)), biases from 0.
 
     width: of tables and states. context: number of positions. dropout: of embeddings and residual updates. head_bias: add a
     bias to the logits, which GPT-2 has not. embed_width: width of the input table and the positions, which a linear map takes
@@ -52,8 +52,8 @@ def build(
         lora_rank=lora_rank,
         residual_scale=residual_scale,
         causal=causal,
-        kernel_std=STD,
-        residual_std=STD / math.sqrt(2 * layers),
+        kernel_std=initial_std,
+        residual_std=initial_std / math.sqrt(2 * layers),
         hidden_dropout=False,
         attention_dropout=attention_dropout,
         dtype=dtype,
@@ -62,7 +62,7 @@ def build(
         vocabulary,
         width,
         encoder,
-        embedding_std=STD,
+        embedding_std=initial_std,
         padding=padding,
         max_positions=context,
         embedding_dropout=dropout,

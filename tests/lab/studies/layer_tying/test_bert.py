@@ -226,13 +226,14 @@ def test_configuration_has_the_published_ties():
     assert ties.owner.tolist() == list(range(12))
 
 
-def test_initial_values_are_berts():
-    settings = Settings(architecture="bert", layers=4, width=64, heads=2, context=40, padding=5).resolved()
+@pytest.mark.parametrize(("changed", "expected"), [({}, 0.02), ({"initial_std": 0.08}, 0.08)])
+def test_initial_values_are_berts(changed, expected):
+    settings = Settings(architecture="bert", layers=4, width=64, heads=2, context=40, padding=5, **changed).resolved()
     params = jax.jit(initial(settings, build_model(settings, 500)))(jax.random.key(0), np.arange(4))
     stack = stack_of(params, STACK)
     kernels = [stack[name]["kernel"] for name in ("qkv", "out", "feed_forward_in", "feed_forward_out")]
     for drawn in (*kernels, params["head"]["dense"]["kernel"], params["embed"]["embedding"], params["positions"]["embedding"]):
-        assert np.asarray(drawn).std() == pytest.approx(0.02, rel=0.05)
+        assert np.asarray(drawn).std() == pytest.approx(expected, rel=0.05)
     for norm in (params["norm"], params["head"]["norm"], stack["attention_norm"], stack["feed_forward_norm"]):
         assert (np.asarray(norm["scale"]) == 1).all()
         assert not np.asarray(norm["bias"]).any()

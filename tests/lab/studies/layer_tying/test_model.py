@@ -112,16 +112,17 @@ def test_bert_has_as_many_positions_as_the_context_with_published_details():
 
 
 @pytest.mark.slow
-def test_initial_values_are_gpt2s():
-    settings = settings_of(layers=8, width=64, heads=2)
+@pytest.mark.parametrize(("changed", "of_all"), [({}, 0.02), ({"initial_std": 0.08}, 0.08)])
+def test_initial_values_are_gpt2s(changed, of_all):
+    settings = settings_of(layers=8, width=64, heads=2, **changed)
     params = jax.jit(initial(settings, build_model(settings, 500)))(jax.random.key(0), np.arange(8))
     stack = stack_of(params, STACK)
-    expected = {"qkv": 0.02, "out": 0.02 / 4, "feed_forward_in": 0.02, "feed_forward_out": 0.02 / 4}
+    expected = {"qkv": of_all, "out": of_all / 4, "feed_forward_in": of_all, "feed_forward_out": of_all / 4}
     for name, std in expected.items():
         assert np.asarray(stack[name]["kernel"]).std() == pytest.approx(std, rel=0.02)
         assert not np.asarray(stack[name]["bias"]).any()
     for name in ("embed", "head", "positions"):
-        assert np.asarray(params[name]["embedding"]).std() == pytest.approx(0.02, rel=0.1)
+        assert np.asarray(params[name]["embedding"]).std() == pytest.approx(of_all, rel=0.1)
     # Layers are initialised independently.
     assert abs(np.corrcoef(*(np.asarray(stack["qkv"]["kernel"][layer]).ravel() for layer in (0, 1)))[0, 1]) < 0.05
 

@@ -59,6 +59,7 @@ def here(monkeypatch, tmp_path):
         ("--rates [.1]", ["--rates: expected at least two numbers between 0 and 1 in ascending order"]),
         ("--rates [.1,.01]", ["--rates: expected at least two numbers between 0 and 1 in ascending order"]),
         ("--rates [.01,.1] --seeds [3,1001]", ["--seeds: 1001 is one of the seeds that choose the learning rates"]),
+        ("--initial_std 0", ["--initial_std: expected a finite number > 0, got 0.0"]),
         ("--table_rate 0", ["--table_rate: expected a finite number > 0, got 0.0"]),
         ("--table_factors [1,2]", ["--table_factors: are chosen together with the learning rate; give --rates as well"]),
         (

@@ -45,10 +45,12 @@ def build_model(settings: Settings, vocabulary: int, form: Form | None = None) -
     how: dict[str, Any] = {"dropout": settings.dropout, "padding": settings.padding, "dtype": dtype}
     if settings.architecture == "gpt2":
         context = settings.context + (settings.details == "published")
+        how["initial_std"] = settings.initial_std
         model = gpt2.build(vocabulary, settings.layers, form.width, settings.heads, form.feed_forward, context, **how)
     else:  # with BERT's head; a causal one differs only by its attention mask, as `transformers.BertLMHeadModel`
         shape = Shape(form.width, form.width, form.width, settings.layers, settings.heads)
-        model = bert.build(shape, vocabulary, settings.context, rematerialise=True, **how)
+        how |= {"embedding_std": settings.initial_std, "kernel_std": settings.initial_std, "rematerialise": True}
+        model = bert.build(shape, vocabulary, settings.context, **how)
         model = model.clone(head_activation=settings.activation)
     encoder = model.encoder.clone(
         feed_forward=form.feed_forward,

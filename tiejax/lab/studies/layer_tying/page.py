@@ -123,7 +123,8 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
         "tokenizer": f"{settings['tokenizer'] or 'byte-level BPE trained on the corpus'}, vocabulary {data['vocabulary']:,}",
         "model": listed("architecture", "objective", "layers", "width", "heads", "context", "dropout") + "".join(counts),
         "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {_rate_words(results, settings)}, "
-        + listed("schedule", "warm_up", "weight_decay", "storage"),
+        + listed("schedule", "warm_up", "weight_decay", "storage")
+        + (f", initial values from N(0, {settings['initial_std']:g}^2)" if "initial_std" in settings else ""),
         **({"variants": "; ".join(variants)} if variants else {}),
         "ties": listed("ties", "gradient", "moments", "start", "details"),
         "agent": f"{settings['layers'] - 1} actions per episode, {listed('k', 'reward', 'epsilon_floor')}",

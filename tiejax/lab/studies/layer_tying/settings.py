@@ -10,6 +10,7 @@ from tiejax.lab.settings.sizes import check_most, check_places, check_steps
 from tiejax.lab.settings.study import SWITCHES, Study
 from tiejax.lab.studies.layer_tying import sizes
 from tiejax.lab.studies.layer_tying.variants import SCALES, Variant, check_variants
+from tiejax.models.shapes import STD
 from tiejax.system.processors import cores
 from tiejax.training.choices import Moments, ScheduleName
 from tiejax.tying.errors import TieError
@@ -65,6 +66,9 @@ class Settings(
             the activation, LayerNorm and a bias
         objective: predict the next token (causal) or masked tokens (masked; 15 %, as in BERT)
         feed_forward: width of the feed-forward layer (default: four times the width)
+        initial_std: standard deviation of the initial tables and kernels; with gpt2, that of kernels which add to the residual
+            stream is divided by sqrt(2 layers). The default is that of GPT-2 and BERT, for a width of 768; at a width of H,
+            sqrt(768 / H) times as much keeps the variance of the kernels' outputs
         activation: activation of the feed-forward layer; gelu is exact, gelu_tanh is that of GPT-2 in the transformers library
         dtype: dtype of weights, moments and computation; losses are float32
         compute_dtype: dtype of the layers and of the matrix product of the logits only; weights and moments stay in float32
@@ -141,6 +145,7 @@ class Settings(
     context: int = 128
     architecture: Literal["gpt2", "bert"] = "gpt2"
     objective: Literal["causal", "masked"] = "causal"
+    initial_std: float = STD
     activation: Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"] = "gelu"  # type: ignore[assignment]
     dtype: Literal["float32", "bfloat16"] = "float32"
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -195,7 +200,7 @@ class Settings(
         super().check()
         sizes = ("batch_size", "steps", "validate_every", "validation_blocks", "test_blocks", "distinct")
         checks.check_counts(self, sizes)
-        checks.check_positive(self, ("clip", "table_rate"))
+        checks.check_positive(self, ("clip", "table_rate", "initial_std"))
         if not 0 <= self.epsilon_floor <= 1:
             raise BadInput(f"--epsilon_floor: expected a number between 0 and 1, got {self.epsilon_floor}")
         checks.check_context(self)
