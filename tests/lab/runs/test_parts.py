@@ -354,8 +354,8 @@ def test_the_page_names_looks_and_appended_seeds():
     words = "planned at 64, 128, 256, 512 seeds, each with 0.25 of .05; done at 64, 128"
     assert parts_words({"looks": looks}) == {"looks": words}
     words = (
-        "at 2, 5 seeds, each with 0.5 of .05: seeds were appended to a finished run, or runs were joined, whose claims had been "
-        "tested"
+        "at 2, 5 seeds, each with 0.5 of .05: seeds were appended to a finished run, or runs were joined, whose claims had "
+        "been tested"
     )
     assert parts_words({"looks": {"planned": [2, 5], "done": [2, 5], "appended": True}}) == {"looks": words}
     assert parts_words({"seeds_by_part": [2, 3, 4]})["appended"].startswith(
