@@ -25,6 +25,7 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # neither docs nor experiments are part of the installed package
 
+from docs.results.markers import FEWEST
 from docs.results.published import dumps
 from tiejax.lab.reporting.words import number, share
 from tiejax.statistics.claims import DECIDED, Claim, verdicts
@@ -34,7 +35,6 @@ TITLE, OUTSIDE = "Studies without an effect", "Outside the assumptions"
 COLUMNS = ["differences", "seeds", "claims", "studies", "with a false verdict", "share", "95 % interval"]
 CLAIMS_AT_ONCE = 40  # tested together, so that their flips stay small in memory
 MARGIN = 0.5
-FEWEST = 32  # seeds of distributions that are not symmetric, with a skewness of at most 2, for which the tests are meant
 PLATEAUS = np.array([0.0, 0.35, 1.0])  # levels at which training ends in EXor, in nats
 
 Generator = np.random.Generator

@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from docs.results.markers import markdown, verdict
+from docs.results.markers import flagged, markdown
 from tiejax.lab.reporting.finding import EARLIER, estimate_words, opening, with_unit
 from tiejax.lab.reporting.words import interval_words, number
 from tiejax.lab.runs.run_directory import RESULTS_FORMAT
@@ -34,14 +34,14 @@ HEAD = f"""# Evidence
 HOW_TO_READ = f"""
 ## How to read the tables
 
-Each question has a table with a row for every registered claim that was tested by the present rules with at least
-{FEWEST} seeds. [More questions]({DETAILS}) and the commands of all runs are on a second page. *Difference*: what is
-subtracted from what, with its unit. The rows of `exor-price` for main, dh and no-dh are about the same models as
-those of `exor-main`, `exor-dh` and `exor-no-dh`, tested in another family; `exor-replication` has other seeds; in
-`exor-rates`, tied and untied models each have their best learning rate. *Adjusted interval*: adjusted for the claims of its
-run. *Verdicts* are those of a [stronger test](results/README.md#how-claims-are-tested), so that a claim may be decided
-although its adjusted interval contains 0. An undecided claim is not evidence of no difference. *The same*: that
-claim, another run.
+A row is a registered claim that was tested by the present rules with at least {FEWEST} seeds. [More
+questions]({DETAILS}) and the commands of all runs are on a second page. *Difference*: what is subtracted from what,
+with its unit. `exor-price` in main, dh and no-dh has the models of `exor-main`, `exor-dh` and `exor-no-dh`;
+`exor-replication` has other seeds; in `exor-rates`, tied and untied models each have their best learning rate.
+*Adjusted interval*: adjusted for the claims of its run. *Verdicts* are those of a [stronger
+test](results/README.md#how-claims-are-tested), so that a claim may be decided although its adjusted interval contains
+0; a star: skewed beyond what [simulations](results/error_rates.md) cover. Undecided is not evidence of no difference.
+*The same*: that claim, another run.
 """
 DETAILS_HEAD = f"""# Evidence: details
 
@@ -191,7 +191,7 @@ def _row(file: str, row: Mapping[str, Any], before: str | None, notes: Sequence[
         words[1],
         f"[{name.replace('_', '-')}]({runs_at}#{name}), {row['n']:,}",
         estimate_words({**row, "interval": adjusted}, unit=False) if adjusted else number(row["estimate"]),
-        f"{verdict(row)}{look}{mark}",
+        f"{flagged(row)}{look}{mark}",
     ]
 
 

@@ -28,6 +28,7 @@ from typing import Any
 from docs.results.published import Table
 from tiejax.lab.reporting.finding import EARLIER, about, cells, is_current, is_equivalent, opening, with_unit
 from tiejax.lab.reporting.words import interval_words, number
+from tiejax.statistics.claims import DECIDED
 
 NAME, INSIDE = r"((?:(?!-->).)+?)", r"((?:(?!<!--).)*)"
 TABLE = re.compile(rf"(<!-- table: (\S+) {NAME} -->\n){INSIDE}(<!-- end of table -->)", re.DOTALL)
@@ -38,7 +39,9 @@ FIRST = re.compile(r" *(?P<item>(?:[-*+]|\d+\.) +)?(?=<!-- (?:(?:value|cell): |e
 EMPTY = "<span></span>"  # what such a line begins with if there is no line to which it could be moved
 NO_TEXT = ("|", "#", "<!--", "```")  # how lines begin that are no text
 CELL = " :: "  # between table, row and column of a cell
-BAR = r"\|"  # an escaped bar, which does not end a cell
+BAR, STAR = r"\|", r"\*"  # escaped: a bar that does not end a cell, a star that does not begin emphasis
+# Seeds and skewness up to which simulations of differences that are not symmetric have at most 5 % of false studies.
+FEWEST, MOST_SKEWED = 32, 2.0
 
 Row = Mapping[str, Any]
 FIELDS: dict[str, Callable[[Row], str]] = {
@@ -141,12 +144,29 @@ def verdict(row: Row) -> str:
     return f"{row['verdict']}{within}{'' if is_current(row) else f' ({EARLIER})'}"
 
 
+def flagged(row: Row) -> str:
+    """Return the verdict of a claim for a table, with the skewness of a decided one whose differences are not symmetric.
+
+    A star marks what is beyond the simulated error rates.
+    """
+    skewness = row.get("skewness")
+    if skewness is None or row["verdict"] not in DECIDED:
+        return verdict(row)
+    simulated = row["n"] >= FEWEST and abs(skewness) <= MOST_SKEWED
+    return f"{verdict(row)}; skewness {number(skewness)}{'' if simulated else STAR}"
+
+
 def _claims(claims: Sequence[Row]) -> Table:
-    """Return the table of claims: statement, estimand, estimate, intervals, adjusted p, n, verdict."""
-    rows = []
-    for claim in claims:
-        rows.append([claim["statement"], about(claim), *cells(claim), verdict(claim)])
-    return ["claim", "estimand", "estimate", "95 % interval", "adjusted interval", "p, adjusted", "n", "verdict"], rows
+    """Return the table of claims: statement, estimand, estimate, intervals, adjusted p, n, verdict.
+
+    If none is tested, the columns of tests are left out.
+    """
+    columns = ["claim", "estimand", "estimate", "95 % interval", "adjusted interval", "p, adjusted", "n", "verdict"]
+    rows = [[claim["statement"], about(claim), *cells(claim), flagged(claim)] for claim in claims]
+    if any(claim["verdict"] != "exploratory" for claim in claims):
+        return columns, rows
+    kept = [columns.index(name) for name in ("claim", "estimand", "estimate", "95 % interval", "n")]
+    return [columns[place] for place in kept], [[row[place] for place in kept] for row in rows]
 
 
 def _registered(claims: Sequence[Row], selection: str, file: str) -> Table:
@@ -164,7 +184,7 @@ def _registered(claims: Sequence[Row], selection: str, file: str) -> Table:
     table = []
     for claim in chosen or rows:
         estimate, interval, _, _, n = cells(claim)
-        table.append([claim["statement"], about(claim), estimate, interval, n, verdict(claim)])
+        table.append([claim["statement"], about(claim), estimate, interval, n, flagged(claim)])
     return ["claim", "estimand", "estimate", "95 % interval", "n", "verdict"], table
 
 

@@ -51,6 +51,31 @@ def test_tables_are_rendered_from_the_file(folder):
     assert markers.render(page, folder) == page
 
 
+@pytest.mark.parametrize(
+    ("changed", "last"),
+    [
+        ({"n": 32, "skewness": 0.6}, "supported; skewness 0.6"),
+        ({"n": 31, "skewness": -0.6}, r"supported; skewness -0.6\*"),
+        ({"n": 256, "skewness": 2.5, "verdict": "contradicted"}, r"contradicted; skewness 2.5\*"),
+        ({"n": 256, "skewness": None}, "supported"),
+        ({"n": 8, "skewness": 2.5, "verdict": "undecided"}, "undecided"),
+    ],
+)
+def test_tables_name_the_skewness_of_decided_claims(folder, changed, last):
+    (folder / "run.json").write_text(json.dumps({"claims": [CLAIM | changed]}))
+    for name in ("claims", "registered"):
+        page = markers.render(f"<!-- table: run.json {name} -->\n<!-- end of table -->", folder)
+        assert page.splitlines()[3].split(" | ")[-1] == f"{last} |"
+
+
+def test_a_table_of_claims_of_which_none_is_tested_has_no_verdicts(folder):
+    (folder / "run.json").write_text(json.dumps({"claims": [EXPLORATORY]}))
+    _, columns, _, row, _ = markers.render("<!-- table: run.json claims -->\n<!-- end of table -->", folder).splitlines()
+    assert columns == "| claim | estimand | estimate | 95 % interval | n |"
+    assert row.count("|") == 6
+    assert "exploratory |" not in row
+
+
 def test_claims_about_a_margin_name_it(folder):
     claim = CLAIM | {"goal": "equivalence", "sign": 0, "unit": "nats"}
     (folder / "run.json").write_text(json.dumps({"claims": [claim]}))

@@ -49,8 +49,8 @@ class Settings:
 
 COMMAND = CommandLine(
     description="Join finished runs of the same settings with different seeds to one run, with claims tested on all seeds, as "
-    "if one run had trained the seeds of each as a part. A run, in the order given, whose seeds were enough to decide a claim is "
-    "a look at the claims, as if the seeds of the next ones had been appended to it. The runs may differ in nothing else that "
+    "if one run had trained the seeds of each as a part. A run with seeds enough to decide a claim is a look at the claims, as "
+    "if the seeds of the next runs, in the order given, had been appended to it. The runs may differ in nothing else that "
     "decides numbers: study, settings, text, versions, commit, kinds of devices. For studies that store finished stages "
     "(causal-untying, layer-tying, a Comparison of one's own model). The runs are not changed.",
     example="Example: PROGRAM runs/seeds_0_9 runs/seeds_10_19 --out runs/joined.",
