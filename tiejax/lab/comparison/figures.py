@@ -21,6 +21,7 @@ USES_CAPTION = (
     "Gradients of the two leaves of the tie, and the distance between them, over training: medians over seeds. g_source "
     "and g_target are the gradients with respect to the two uses; dotted: the steps at which ties end or begin."
 )
+NO_BOUNDS: Mapping[str, float] = {}
 EARLY = 0.1  # share of the run that the curves of differences leave out
 
 
@@ -34,8 +35,8 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any]) -> list[figures.Plot]:
     """Return all figures: final losses, their course, and the two uses where they were recorded."""
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items()}
     plots = [plot_final(losses, results["baseline"], results["unit"], results["margin"])]
-    gate = results["gate"]["bigram"] if "gate" in results else None
-    plots.append(plot_course(arrays, colours(list(losses)), results["baseline"], results["unit"], results["forks"], gate))
+    bounds = {"gate": results["gate"]["bigram"]} if "gate" in results else {}
+    plots.append(plot_course(arrays, colours(list(losses)), results["baseline"], results["unit"], results["forks"], bounds))
     if any(f"{arm}/train_distance" in arrays for arm in losses):
         shown = {name: title for name, title in USES.items() if any(f"{arm}/train_{name}" in arrays for arm in losses)}
         plots.append(plot_uses(arrays, shown, results["forks"], colours(list(losses)), USES_CAPTION))
@@ -74,15 +75,16 @@ def plot_course(
     baseline: str,
     unit: str,
     forks: Mapping[str, int],
-    gate: float | None = None,
+    bounds: Mapping[str, float] = NO_BOUNDS,
 ) -> figures.Plot:
-    """Plot the held-out loss of every arm over steps, with the gate, and that less the loss of the baseline.
+    """Plot the held-out loss of every arm over steps, and that less the loss of the baseline.
 
-    colour_of: the colour of every arm that is shown. forks: steps of changes.
+    colour_of: the colour of every arm that is shown. forks: steps of changes. bounds: losses that models should end below, by
+    name.
     """
     figure, (whole, less) = figures.grid(2, 2, 4.6, 3.2, below=0.3)
-    if gate is not None:
-        whole.axhline(gate, color="black", linestyle=":", linewidth=1, label="gate")
+    for name, bound in bounds.items():
+        whole.axhline(bound, color="black", linestyle=":", linewidth=1, label=name)
     less.axhline(0, color="black", linewidth=0.8)
     for arm in colour_of:
         step, values = arrays[f"{arm}/validation_step"], arrays[f"{arm}/validation_loss"]

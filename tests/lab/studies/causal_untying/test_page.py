@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tiejax.lab.comparison.figures import plot_course
 from tiejax.lab.studies.causal_untying.figures import plot_final
 from tiejax.lab.studies.causal_untying.natural import LISTS
 from tiejax.lab.studies.causal_untying.page import _explored_rows, _natural_tables, _natural_words
@@ -47,3 +48,14 @@ def test_ticks_name_the_arms():
     expected = ["never,\nindependent", "1/3", "2/3", "always"]
     assert ticks(losses) == expected
     assert ticks({**losses, "never-equal": np.ones(2)}) == [expected[0], "never,\nequal", *expected[1:]]
+
+
+def test_the_course_of_losses_has_the_losses_to_be_beaten():
+    steps = np.arange(1, 5)
+    arrays = {f"{arm}/validation_{what}": values for arm, start in (("tied", 5.0), ("never-equal", 4.5))
+              for what, values in (("step", steps), ("loss", start - 0.1 * np.ones((2, 1)) * steps))}  # fmt: skip
+    plot = plot_course(arrays, {"tied": "black", "never-equal": "grey"}, "tied", "nats", {}, {"bigram": 4.2})
+    whole, less = plot.figure.axes
+    (bound,) = [line for line in whole.lines if line.get_label() == "bigram"]
+    assert set(bound.get_ydata()) == {4.2}
+    assert not [line for line in less.lines if line.get_label() == "bigram"]

@@ -43,11 +43,11 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any], planted: Planted | None
     """Return all figures; planted: of a run on planted text."""
     losses = {arm: np.array(row["loss"], float) for arm, row in results["arms"].items() if is_primary(arm)}
     shown = {arm: colour for arm, colour in colours(list(losses)).items() if arm not in (plan.NEVER_INDEPENDENT, *OTHER_SIZES)}
-    forks = {arm: _fork_step(arm, results["steps"]) for arm in losses}
+    forks, bounds = {arm: _fork_step(arm, results["steps"]) for arm in losses}, {"bigram": results["bigram"]["losses"]["1"]}
     return [
         *([plot_distances(planted, list(results["arms"])), plot_excess(results["arms"])] if planted is not None else []),
         plot_final(losses),
-        plot_course(arrays, shown, plan.TIED, "nats a token", forks)._replace(name="since_untying"),
+        plot_course(arrays, shown, plan.TIED, "nats a token", forks, bounds)._replace(name="since_untying"),
         plot_uses(arrays, USES, forks, shown, USES_CAPTION),
         plot_frequency(results),
         plot_sizes(losses, results),
