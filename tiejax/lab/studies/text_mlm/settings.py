@@ -79,7 +79,8 @@ class Settings(
             for the whole split
         gate: claims are tested only if the tied and the untied models both end, on average over seeds, this many nats below the
             best of three bigram models of the sentences that a seed reads, of the token on the left, on the right, and both; a
-            negative number allows losses above it. With --resume, it may change (default: no such condition)
+            negative number allows losses above it. With --resume, it may change (default: .1; without --corpus there is no such
+            condition)
         mesh: number of devices that train one member together; its rows, parameters and optimizer state are sharded over them
             (default: as many as the seeds leave idle; on CPUs 1, since collectives between CPU devices can deadlock). Affects
             results only through rounding and through the values that dropout drops. For initialisation and checkpoints a
@@ -122,7 +123,7 @@ class Settings(
         if self.steps is not None and self.epochs is not None:
             raise BadInput("--steps and --epochs: give one of them")
         steps = 1500 if self.epochs is None else None
-        return self.filled(steps=steps, twins=default_twins())
+        return self.filled(steps=steps, twins=default_twins(), gate=0.1 if self.corpus else None)
 
     def check(self) -> None:
         """Raise BadInput, naming the option, if resolved settings cannot be run."""
