@@ -40,10 +40,11 @@ record() { # name, script, arguments
 tagging="ewt: {train: $tasks/en_ewt-ud-train.conllu.gz, development: $tasks/en_ewt-ud-dev.conllu.gz"
 tagging+=", test: $tasks/en_ewt-ud-test.conllu.gz, examples: 1000}"
 polarity="polarity: {train: [$tasks/rt-polarity.neg, $tasks/rt-polarity.pos], examples: 2000}"
-record coupling embedding_coupling.py --config configs/embedding_coupling/length.yaml --corpus "$novels" \
-    --tasks "{$tagging, $polarity}" --similarity "$tasks/MEN_dataset_natural_form_full.txt"
 record causal causal_untying.py --config configs/causal_untying/h100.yaml --corpus "$novels"
 for corner in v1024_d48 v1024_d128 v8192_d48 v8192_d128; do
-    record "corner_$corner" causal_untying.py --config "configs/causal_untying/corner_$corner.yaml" --corpus "$wikitext"
+    record "corner_$corner" causal_untying.py --config "configs/causal_untying/corner_$corner.yaml" --corpus "$wikitext" \
+        --matmul_precision bfloat16
 done
-record layers layer_tying.py --config configs/layer_tying/length.yaml --corpus "$wikitext"
+record layers layer_tying.py --config configs/layer_tying/length.yaml --corpus "$wikitext" --matmul_precision bfloat16
+record coupling embedding_coupling.py --config configs/embedding_coupling/length.yaml --corpus "$novels" \
+    --tasks "{$tagging, $polarity}" --similarity "$tasks/MEN_dataset_natural_form_full.txt"
