@@ -162,6 +162,19 @@ def test_proportions_are_tested_by_mcnemar():
     assert row["kind"] == "proportion"
 
 
+def test_proportions_with_a_margin_are_tested_for_equivalence():
+    """Without a differing seed, p is the larger of 2^-n and of (1 - margin)^n, the chance of n equal seeds at the margin."""
+    same = np.arange(200) % 2 == 0
+    equal, half = Claim.proportion("equal", "s", "e", same, same, 1, margin=0.05), ~same[:100]
+    apart = Claim.proportion("apart", "s", "e", np.concatenate([half, half]), np.zeros(200, bool), 1, margin=0.05)
+    rows = assess([equal, apart])
+    assert rows[0]["equivalence"]["p"] == pytest.approx(0.95**200)
+    assert [row["equivalence"]["verdict"] for row in rows] == ["supported", "contradicted"]
+    (few,) = assess([Claim.proportion("few", "s", "e", same[:20], same[:20], 1, margin=0.05)])
+    assert few["equivalence"]["p"] == pytest.approx(0.95**20)
+    assert few["equivalence"]["verdict"] == "undecided"
+
+
 @pytest.mark.parametrize("differences", [[], [1.0, np.nan], [np.inf, 0.0]])
 def test_claims_without_finite_differences_are_undecided_and_do_not_count(differences):
     rows = assess([claim(differences), claim(UP)])

@@ -293,11 +293,8 @@ class _Test:
         return self.claim.kind == "proportion" and self.claim.goal == "difference"
 
     def of_equivalence(self) -> "_Test | None":
-        """Return the test of the claim that the mean of these differences lies within the margin; None without a margin.
-
-        Nor is there one for proportions, about which few seeds without a difference say little.
-        """
-        if self.claim.goal != "difference" or not self.claim.margin or self.claim.kind == "proportion":
+        """Return the test of the claim that the mean of these differences lies within the margin; None without a margin."""
+        if self.claim.goal != "difference" or not self.claim.margin:
             return None
         return _Test(dataclasses.replace(self.claim, goal="equivalence", sign=0), self.means)
 
