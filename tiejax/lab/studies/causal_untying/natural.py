@@ -37,7 +37,7 @@ WORDS = 200  # the most frequent whole words
 AHEAD = 8  # predictions that are compared
 OCCURRENCES = 16  # of each word of a pair in the held-out text, at most
 STAGE = "natural-pairs"
-LISTS = ("equivalent both ways", "equal effects only", "equal probabilities only", "equivalent in neither way")
+LISTS = ("both distances low", "low semantic distance only", "low conditional distance only", "both distances high")
 OTHER = "other"
 
 
