@@ -262,6 +262,20 @@ def test_the_gate_ends_a_run_before_its_first_seed(data, tmp_path):
     assert results["gate"]["failed"] in (tmp_path / "end" / "report.html").read_text()
 
 
+def test_a_run_whose_agent_diverges_goes_on(data, tmp_path):
+    """At this rate rewards and values of actions are soon NaN; from then on the agent leaves all layers as they are."""
+    methods = "--methods", "[agent,untied]", "--maps", "{}", "--variants", "{}", "--start", "independent"
+    argv = *methods, "--learning_rate", 1e8, "--reward", "negative-ppl", "--out", tmp_path / "run"
+    assert run_here(STUDY, *arguments(data, *argv)).status == 0
+    results, found = json.loads((tmp_path / "run" / "results.json").read_text()), metrics(tmp_path / "run")
+    assert [(member["arm"], member["seed"]) for member in results["non_finite"]] == [("agent", 0), ("untied", 0)]
+    assert results["excluded_seeds"] == [0]
+    assert np.isnan(found["q_loss"][0, 0, 1:]).all()
+    owners = found["action_owner"][0, 0]
+    assert (owners[2:] == owners[1]).all()
+    assert (tmp_path / "run" / "report.html").exists()
+
+
 def test_chosen_pairs_train_the_reported_seed(data, tmp_path):
     """All pairs of a rate and a factor are screened by one seed with a third of the steps, and the best four trained in full.
 
