@@ -1,7 +1,8 @@
 """Tests of the exclusion of non-finite seeds, on tiny arrays."""
 
 import numpy as np
-from layer_runs import SIZES, TOKENS_PER_WORD, findings_of, run
+import pytest
+from layer_runs import BY_NUMBER, LAYERS, SIZES, TOKENS_PER_WORD, findings_of, run
 
 from tiejax.lab.runs.parts import Looks
 from tiejax.lab.studies.layer_tying import figures
@@ -115,3 +116,24 @@ def test_values_are_compared_with_the_returns_of_the_last_quarter_of_complete_ep
     value[0, 350] = np.nan
     assert value_errors(value, reward, episode)[0] is None
     assert value_errors(value[:, :HORIZON], reward[:, :HORIZON], episode[:HORIZON]) == [None, None]
+
+
+@pytest.mark.parametrize(("error", "family"), [(0.15, "registered"), (0.25, "exploratory"), (np.nan, "exploratory")])
+def test_claims_that_an_agent_learns_are_tested_if_its_values_predict_its_returns(error, family):
+    """Rewards of -1 for ever: a return is -1 / (1 - .99), up to the hundredth that lies beyond the horizon."""
+    actions = 400 + HORIZON
+    metrics = run() | {
+        "methods": np.array(["untied", "agent", "random-agent"]),
+        "action_episode": np.arange(actions) // 10,
+        "action_layer": np.arange(actions) % 3 + 1,
+        "reward": np.full((1, 2, actions), -1.0),
+        "value": np.full((1, 2, actions), -100 * (1 + error)),
+        "epsilon": np.ones(actions),
+    }
+    for name in ("action", "greedy", "q_loss"):
+        metrics[name] = np.zeros((1, 2, actions), metrics[name].dtype)
+    metrics["action_owner"] = np.zeros((1, 2, actions, LAYERS), int)
+    findings, _ = analyse(metrics, dict.fromkeys(metrics["methods"].tolist(), BY_NUMBER), TOKENS_PER_WORD)
+    families = {row["id"]: row["family"] for row in findings["claims"]}
+    assert families["learns/random-agent"] == family
+    assert families["perplexity/agent"] == "registered"

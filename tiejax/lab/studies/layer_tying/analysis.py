@@ -12,13 +12,14 @@ from scipy import special
 
 from tiejax.lab.runs.gate import untested
 from tiejax.lab.runs.parts import Looks
-from tiejax.lab.studies.layer_tying.claims import REPORTED, claims
+from tiejax.lab.studies.layer_tying.claims import LEARNS, REPORTED, claims
 from tiejax.lab.studies.layer_tying.q_learning import DISCOUNT, returns_of
 from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.statistics.arms import finite_seeds, replace_diverged, select_seeds
 from tiejax.statistics.claims import Claim, assess, assess_in_looks
 
 HORIZON = math.ceil(math.log(0.01) / math.log(DISCOUNT))  # actions after which the rest of a return is a hundredth
+VALUES_TRAINED = 0.2  # largest error of an agent's values with which claims that it learns are tested
 LAST_PART = 10  # the final training loss is the mean over the last tenth of the steps
 STORED = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
 
@@ -42,7 +43,7 @@ def analyse(
     exploratory.
 
     Claims are about all seeds, with the losses of diverged models replaced by the worst ones; everything else is about the
-    seeds whose models all stayed finite.
+    seeds whose models all stayed finite. Claims that an agent learns are tested only if its values predict its returns.
     Added to the arrays: validation_seconds `[method, seed, validation]` and, for runs with agents, `episode_arrays`.
     """
     by_step = losses_by_step(metrics)
@@ -59,7 +60,10 @@ def analyse(
         """Return the claims on the first seeds, which do not depend on later ones."""
         some = select_seeds(metrics, np.arange(len(metrics["seeds"])) < number, least_axes=2)
         found = claims(summary(with_diverged_replaced(some, diverged[:, :number]))[0], variants or {})
-        return found if tested else untested(found)
+        if not tested:
+            return untested(found)
+        shows_nothing = () if values_are_trained(some) else (LEARNS,)
+        return [untested([claim])[0] if claim.id.startswith(shows_nothing) else claim for claim in found]
 
     findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
     if not diverged.all():
@@ -254,6 +258,16 @@ def value_errors(value: np.ndarray, reward: np.ndarray, episode: np.ndarray) -> 
     returns = returns_of(reward)[:, judged]
     errors = np.abs(value[:, judged] - returns).mean(axis=1) / np.abs(returns.mean(axis=1))
     return [float(error) if np.isfinite(error) else None for error in errors]
+
+
+def values_are_trained(runs: Metrics) -> bool:
+    """Return whether the values of the agent, if there is one, predict its returns: the mean error over seeds is small."""
+    names = [str(name) for name in runs.get("agents", ())]
+    if "agent" not in names:
+        return True
+    agent = names.index("agent")
+    errors = value_errors(runs["value"][agent], runs["reward"][agent], runs["action_episode"])
+    return None not in errors and float(np.mean(np.array(errors, float))) < VALUES_TRAINED
 
 
 def agents_over_episodes(runs: Metrics) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tiejax.lab.studies.layer_tying.variants import Variant
 from tiejax.statistics.claims import Claim, Family, Goal
 
 REPORTED = ("perplexity", "replicated", "memory")  # first parts of the ids of the claims that the paper makes
+LEARNS = "learns/"  # how the ids of claims that an agent learns begin
 REPLICATED = 0.75  # the smallest share of copied layers that the paper reports
 MARGIN = 0.01  # nats per token
 CHOSEN_MAP = "sequence"  # the fixed map that a registered claim compares with the agent

@@ -10,6 +10,8 @@ from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, marked_as_reported, rates_table
 from tiejax.lab.reporting.words import Table, counted, formatted, number, share
+from tiejax.lab.studies.layer_tying.analysis import VALUES_TRAINED
+from tiejax.lab.studies.layer_tying.claims import LEARNS
 from tiejax.lab.studies.layer_tying.figures import MIB, Rows
 from tiejax.lab.studies.layer_tying.sizes import agent_parameters
 from tiejax.statistics.power import fewest_seeds
@@ -48,7 +50,6 @@ BYTES = {
     "peak_bytes": "peak",
 }
 
-VALUES_TRAINED = 0.2  # largest error of values with which the page says something about an agent that learns
 LAST_PART = 4  # the last quarter of the episodes
 AGENTS_TITLE = (
     "Agents: means over the last quarter of the episodes (error / |reward|: 100 % for untrained values Q, 0 for values that "
@@ -80,7 +81,7 @@ def finding(results: Mapping[str, Any]) -> list[str]:
     claims = results["claims"]
     of_values = _values_words(results.get("agents", {}))
     leading = [
-        *(name for name in LEADING if not of_values or not name.startswith("learns/")),
+        *(name for name in LEADING if not of_values or not name.startswith(LEARNS)),
         *(row["id"] for row in claims if row["id"].startswith(("better/", "not-worse/"))),
     ]
     undecided = [row for row in claims if row["verdict"] == "undecided"]
