@@ -243,9 +243,9 @@ class DecoderBench(LayersBench):
 class CausalBench(TimedBench):
     """Throughput of the untied models of causal_untying.py, compared with the transformers library's GPT-2 in torch.
 
-    Measure tokens per second of the causal language models that are tied and untied, by default those of the published run, one
-    model on each core, and compare them with the transformers library's GPT-2 in a plain torch loop, one on all cores and one on
-    each core. The sides take turns.
+    Measure tokens per second of the causal language models that are tied and untied, by default those of the published run,
+    one model on each core, and compare them with the transformers library's GPT-2 in a plain torch loop, one on all cores and
+    one on each core. The sides take turns.
 
     Args:
         layers: number of layers
