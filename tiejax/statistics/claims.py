@@ -212,7 +212,8 @@ def assess_in_looks(
 
     Returns:
         Rows as returned by `assess` for the last look, `last_look`: all estimates and intervals are those of all seeds. What
-        was decided at an earlier look (`verdict`, `equivalence`) is kept with its p-values and its `look`.
+        was decided at an earlier look (`verdict`, `equivalence`) is kept with its p-values and its `look`, unless the claim is
+        exploratory at the last one.
     """
     decided: dict[str, dict[str, Any]] = {}
     equivalent: dict[str, dict[str, Any]] = {}
@@ -227,8 +228,13 @@ def assess_in_looks(
                 row["equivalence"]["look"] = seeds
                 if row["equivalence"]["verdict"] in DECIDED:
                     equivalent.setdefault(row["id"], row["equivalence"])
-    kept = [row | decided.get(row["id"], {}) | {"equivalence": equivalent.get(row["id"], row["equivalence"])} for row in rows]
-    return [row | {"last_look": looks[-1]} for row in kept]
+
+    def kept(row: dict[str, Any]) -> dict[str, Any]:
+        if row["family"] == "exploratory":
+            return row
+        return row | decided.get(row["id"], {}) | {"equivalence": equivalent.get(row["id"], row["equivalence"])}
+
+    return [kept(row) | {"last_look": looks[-1]} for row in rows]
 
 
 class _Decision(NamedTuple):

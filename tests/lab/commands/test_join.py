@@ -64,8 +64,8 @@ def with_level(path):
     """Test every registered claim at a level at which two seeds can decide it."""
     content = json.loads(path.read_text())
     for row in content["claims"]:
-        if "adjusted_level" in row:
-            row["adjusted_level"] = 0.7
+        if row["adjusted_level"]:
+            row["adjusted_level"] = 0.4
     path.write_text(json.dumps(content))
 
 
@@ -90,7 +90,8 @@ def test_runs_that_could_decide_claims_are_looks_as_if_seeds_had_been_appended(r
         ((10, 14), ((), ()), 1 - 0.05 / 6, (10,)),
         ((10, 6, 8), ((), (), ()), 1 - 0.05 / 6, (10,)),  # 2^-6 is above .05 / 6, 2^-10 below
         ((5, 5), ((), ()), 1 - 0.05 / 6, ()),
-        ((5, 5), ((), ()), 1 - 0.05, (5,)),  # 2^-5 is below .05
+        ((5, 5), ((), ()), 1 - 0.05, ()),  # two-sided, 2^-4 is above .05
+        ((6, 5), ((), ()), 1 - 0.05, (6,)),
         ((16, 8), ((10,), ()), 1 - 0.025 / 6, (10, 16)),
         ((10, 16), ((), (10,)), 1 - 0.05 / 6, (10, 20)),
         ((10, 10), ((), ()), None, ()),  # no claim was tested
@@ -101,12 +102,31 @@ def test_looks_of_joined_runs(tmp_path, seeds, earlier, level, looks):
     for number, before in zip(seeds, earlier, strict=True):
         folder = tmp_path / str(first)
         folder.mkdir()
-        rows = [{"n": number, **({} if level is None else {"adjusted_level": level})}]
+        rows = [{"n": number, "goal": "difference", "equivalence": None, "adjusted_level": level}]
         (folder / "results.json").write_text(json.dumps({"claims": rows}))
         read = manifest.Manifest("study", {"seeds": list(range(first, first + number))}, tested=before)
         joined.append(join.Run(folder, read, {}))
         first += number
     assert join.tested(joined) == looks
+
+
+@pytest.mark.parametrize(
+    ("goals", "margins", "seeds", "decides"),
+    [
+        (["difference"] * 4, 0, 7, False),  # 2^-6 = .0156 is above .05 / 4 = .0125
+        (["difference"] * 4, 0, 8, True),
+        (["difference"] * 4, 3, 6, True),  # three equivalences at .05 / 3 = .0167, for which the smallest p is 2^-6
+        (["difference"] * 4, 4, 6, False),
+        (["difference"] * 3 + ["non-inferiority"], 0, 7, True),  # one-sided: 2^-7 is below .0125
+    ],
+)
+def test_which_runs_could_decide_a_claim(tmp_path, goals, margins, seeds, decides):
+    equivalences = [{"verdict": "undecided"}] * margins + [None] * (len(goals) - margins)
+    rows = [{"n": seeds, "goal": goal, "equivalence": same, "adjusted_level": 1 - 0.05 / len(goals)}
+            for goal, same in zip(goals, equivalences, strict=True)]  # fmt: skip
+    exploratory = {"n": 100, "goal": "difference", "equivalence": None, "adjusted_level": None}
+    (tmp_path / "results.json").write_text(json.dumps({"claims": [*rows, exploratory]}))
+    assert join.Run(tmp_path, manifest.Manifest("study", {}), {}).could_decide == decides
 
 
 def change(run, edit):

@@ -8,8 +8,8 @@ similar neighbours, two distances are measured in models that are never tied, on
     conditional   the mean of |l - median l| (nats), where l = ln p(first | past) - ln p(second | past): what a bias of the
                   logits leaves of the log-ratio of their probabilities
 
-Pairs in the lowest fifth of one and the highest fifth of the other are *equivalent one way only*. The distances, from which the
-lists follow, are stored before any reported model is trained.
+Pairs in the lowest or highest fifth of both distances are in one of four lists. The distances, from which the lists follow,
+are stored before any reported model is trained.
 """
 
 from collections.abc import Sequence

@@ -215,7 +215,7 @@ def _natural_tables(natural: Mapping[str, Any]) -> dict[str, Table]:
     sizes = {name: sum(pair["list"] == name for pair in natural["pairs"]) for name in lists}
     facts = [
         ["pairs", f"{len(natural['pairs'])}"],
-        *([f"pairs {name}", str(size)] for name, size in sizes.items()),
+        *([f"pairs, {name}", str(size)] for name, size in sizes.items()),
         ["semantic distance, one model with the other (Spearman)", formatted(natural["agreement"]["semantic"], ".3f")],
         ["conditional distance, one model with the other (Spearman)", formatted(natural["agreement"]["conditional"], ".3f")],
         ["semantic with conditional distance, over pairs (Spearman)", formatted(natural["correlation"], ".3f")],

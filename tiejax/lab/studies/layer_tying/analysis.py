@@ -62,7 +62,7 @@ def analyse(
         found = claims(summary(with_diverged_replaced(some, diverged[:, :number]))[0], variants or {})
         if not tested:
             return untested(found)
-        shows_nothing = () if values_are_trained(some) else (LEARNS,)
+        shows_nothing = () if values_are_trained(select_seeds(some, finite[:number], least_axes=2)) else (LEARNS,)
         return [untested([claim])[0] if claim.id.startswith(shows_nothing) else claim for claim in found]
 
     findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
@@ -261,13 +261,13 @@ def value_errors(value: np.ndarray, reward: np.ndarray, episode: np.ndarray) -> 
 
 
 def values_are_trained(runs: Metrics) -> bool:
-    """Return whether the values of the agent, if there is one, predict its returns: the mean error over seeds is small."""
+    """Return whether the values of the agent, if there is one, predict its returns, by the mean error over seeds."""
     names = [str(name) for name in runs.get("agents", ())]
     if "agent" not in names:
         return True
     agent = names.index("agent")
     errors = value_errors(runs["value"][agent], runs["reward"][agent], runs["action_episode"])
-    return None not in errors and float(np.mean(np.array(errors, float))) < VALUES_TRAINED
+    return bool(errors) and None not in errors and float(np.mean(np.array(errors, float))) < VALUES_TRAINED
 
 
 def agents_over_episodes(runs: Metrics) -> dict[str, Any]:
