@@ -4,10 +4,11 @@
 #   SECONDS: the script ends this many seconds after its start. NOVELS, WIKITEXT2: folders of text. TASKS: a folder with the files
 #   that configs/embedding_coupling/length.yaml names as tasks and similarity. OUT: a folder for one archive a run, without
 #   checkpoints and states, small enough to carry home.
+# Corners and layers multiply matrices in bfloat16 here (--matmul_precision), which their files do not say.
 # Run again, it resumes each run in runs/h100 where it stopped. PYTHON: the interpreter (default: .venv/bin/python).
 set -uo pipefail
 if [ $# -ne 5 ]; then
-    sed -n '2,7s/^# \?//p' "$0"
+    sed -n '2,8s/^# \?//p' "$0"
     exit 2
 fi
 end=$((SECONDS + $1)) novels=$(realpath -m "$2") wikitext=$(realpath -m "$3") tasks=$(realpath -m "$4") out=$(realpath -m "$5")

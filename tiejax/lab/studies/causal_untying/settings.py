@@ -79,8 +79,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         trigger: threshold of the exploratory arm that unties when the cosine of the gradients of the two uses of the table,
             over the 100 most frequent tokens and as a mean over three records, stays below it for 100 steps (default: the
             median over the models that choose the learning rate; with --tied_rate no such arm unless a threshold is given)
-        natural_pairs: number of pairs of frequent words whose two distances are measured in two models that are never tied and are
-            not reported, and whose distances are recorded in all arms; 0 for none
+        natural_pairs: number of pairs of frequent words whose two distances are measured in two models that are never tied and
+            are not reported, and whose distances are recorded in all arms; 0 for none
         planted: write the text with planted symbols, of which it is known whether they are equally likely and whether they have
             equal effects: twins of 60 words, 20 pairs of markers before sentences, and ciphers of 64 words. The arms are
             tied, untied at --untie_at, and never tied from independent tables
