@@ -25,7 +25,7 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # neither docs nor experiments are part of the installed package
 
-from docs.results.markers import FEWEST
+from docs.results.markers import FEWEST, is_covered
 from docs.results.published import dumps
 from tiejax.lab.reporting.words import number, share
 from tiejax.statistics.claims import DECIDED, Claim, verdicts
@@ -284,7 +284,8 @@ def of_run(file: Path) -> Setting:
     if not claims_kept:
         raise ValueError(f"{file}: expected registered claims with differences")
     name = file.stem if "study" in results else file.parent.name
-    return Setting(f"records of {name} without their means, seeds drawn with replacement", draw, (seeds,), claims_kept)
+    name = f"records of {name} without their means, seeds drawn with replacement"
+    return Setting(name, draw, (seeds,), claims_kept, assumed=all(map(is_covered, claims)))
 
 
 def commit() -> str:

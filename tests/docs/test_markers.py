@@ -56,7 +56,8 @@ def test_tables_are_rendered_from_the_file(folder):
     [
         ({"n": 32, "skewness": 0.6}, "supported; skewness 0.6"),
         ({"n": 31, "skewness": -0.6}, r"supported; skewness -0.6\*"),
-        ({"n": 256, "skewness": 2.5, "verdict": "contradicted"}, r"contradicted; skewness 2.5\*"),
+        ({"n": 255, "skewness": 2.5, "verdict": "contradicted"}, r"contradicted; skewness 2.5\*"),
+        ({"n": 256, "skewness": 2.5}, "supported; skewness 2.5"),
         ({"n": 256, "skewness": None}, "supported"),
         ({"n": 8, "skewness": 2.5, "verdict": "undecided"}, "undecided"),
     ],
