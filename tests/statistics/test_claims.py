@@ -204,6 +204,16 @@ def test_a_verdict_once_reached_stays_and_every_look_has_its_share():
     assert alone["first"]["adjusted_level"] == pytest.approx(1 - 0.05 / 4 / 2)
 
 
+def test_a_claim_that_is_exploratory_at_the_last_look_has_no_verdict():
+    def claims_of(seeds):
+        family = "registered" if seeds == 20 else "exploratory"
+        return [claim(np.tile(UP, 60)[:seeds], id="x", family=family, margin=10.0)]
+
+    assert assess_in_looks(claims_of, [20], planned=2)[0]["verdict"] == "supported"
+    (row,) = assess_in_looks(claims_of, [20, 60], planned=2)
+    assert (row["verdict"], row["p"], row["equivalence"], row["last_look"]) == ("exploratory", None, None, 60)
+
+
 def test_a_claim_alone_is_decided_exactly_if_its_interval_says_so():
     """Of one claim, the methods of Holm and Bonferroni are the same."""
     for d in (UP, NOISE, NOISE + 0.3, NOISE + 0.5, NOISE + 0.7):

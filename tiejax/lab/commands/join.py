@@ -78,11 +78,13 @@ class Run(NamedTuple):
         The smallest p of n seeds is 2^-n, and twice that for a difference. Equivalence is tested in another family.
         """
         rows = [row for row in json.loads((self.path / RESULTS).read_bytes())["claims"] if row.get("adjusted_level")]
-        equivalences = sum(row["equivalence"] is not None for row in rows)
+        equivalences = sum(row.get("equivalence") is not None for row in rows)
 
         def smallest(row: Mapping[str, Any]) -> float:
             sides = 2 if row["goal"] == "difference" else 1
-            of_equivalence = equivalences / len(rows) if row["equivalence"] else sides  # in units of the level of these rows
+            of_equivalence = (
+                equivalences / len(rows) if row.get("equivalence") else sides
+            )  # in units of the level of these rows
             return float(min(sides, of_equivalence) * 2.0 ** -row["n"])
 
         return any(smallest(row) <= 1 - row["adjusted_level"] for row in rows)
