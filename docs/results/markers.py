@@ -40,8 +40,8 @@ EMPTY = "<span></span>"  # what such a line begins with if there is no line to w
 NO_TEXT = ("|", "#", "<!--", "```")  # how lines begin that are no text
 CELL = " :: "  # between table, row and column of a cell
 BAR, STAR = r"\|", r"\*"  # escaped: a bar that does not end a cell, a star that does not begin emphasis
-# Simulations of differences that are not symmetric have at most 5 % of false studies with so many seeds and such a skewness at
-# most, and with MANY seeds.
+# At most 5 % of simulated studies of differences that are not symmetric are false, with at least FEWEST seeds and a skewness of
+# at most MOST_SKEWED, or with at least MANY seeds.
 FEWEST, MOST_SKEWED, MANY = 32, 2.0, 256
 
 Row = Mapping[str, Any]

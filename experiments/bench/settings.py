@@ -256,7 +256,7 @@ class CausalBench(TimedBench):
         vocab_size: number of tokens
     """
 
-    EXAMPLE = "PROGRAM causal --layers 4 --width 128 --vocab_size 4096"
+    EXAMPLE = "PROGRAM causal --layers 4 --width 128 --heads 4 --vocab_size 4096"
 
     layers: int = 2
     width: int = 64

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 FEED_FORWARD = 4  # width of the feed-forward layer, in multiples of H, as in BERT
 TOKEN_TYPES = 2
-STD = 0.02  # standard deviation of initial kernels and tables, as in BERT
+STD = 0.02  # standard deviation of initial kernels and tables, as in BERT and GPT-2
 POSITIONS = 512
 
 

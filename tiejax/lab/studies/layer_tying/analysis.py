@@ -4,7 +4,7 @@ Arrays are those of `metrics.npz`, `[method, seed, ...]`. Losses are in nats per
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,8 +62,8 @@ def analyse(
         found = claims(summary(with_diverged_replaced(some, diverged[:, :number]))[0], variants or {})
         if not tested:
             return untested(found)
-        shows_nothing = () if values_are_trained(select_seeds(some, finite[:number], least_axes=2)) else (LEARNS,)
-        return [untested([claim])[0] if claim.id.startswith(shows_nothing) else claim for claim in found]
+        trained = values_are_trained(select_seeds(some, finite[:number], least_axes=2))
+        return [claim if trained or not claim.id.startswith(LEARNS) else untested([claim])[0] for claim in found]
 
     findings: dict[str, Any] = {**seeds, "methods": [], "equal_time_s": [], "agents": {}, "claims": []}
     if not diverged.all():
@@ -266,8 +266,14 @@ def values_are_trained(runs: Metrics) -> bool:
     if "agent" not in names:
         return True
     agent = names.index("agent")
-    errors = value_errors(runs["value"][agent], runs["reward"][agent], runs["action_episode"])
-    return bool(errors) and None not in errors and float(np.mean(np.array(errors, float))) < VALUES_TRAINED
+    error = mean_error(value_errors(runs["value"][agent], runs["reward"][agent], runs["action_episode"]))
+    return error is not None and error < VALUES_TRAINED
+
+
+def mean_error(errors: Sequence[float | None]) -> float | None:
+    """Return the mean over seeds of `value_errors`, None if one is not known."""
+    known = [error for error in errors if error is not None]
+    return float(np.mean(known)) if known and len(known) == len(errors) else None
 
 
 def agents_over_episodes(runs: Metrics) -> dict[str, Any]:

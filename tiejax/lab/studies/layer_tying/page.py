@@ -10,7 +10,7 @@ from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.sections import excluded_notes, few_seeds_notes, marked_as_reported, rates_table
 from tiejax.lab.reporting.words import Table, counted, formatted, number, share
-from tiejax.lab.studies.layer_tying.analysis import VALUES_TRAINED
+from tiejax.lab.studies.layer_tying.analysis import VALUES_TRAINED, mean_error
 from tiejax.lab.studies.layer_tying.claims import LEARNS
 from tiejax.lab.studies.layer_tying.figures import MIB, Rows
 from tiejax.lab.studies.layer_tying.sizes import agent_parameters
@@ -95,10 +95,9 @@ def _values_words(agents: Mapping[str, Mapping[str, Any]]) -> str:
     """Return that the agent's values do not predict its returns, or that this is not known; "" if they do."""
     if "agent" not in agents:
         return ""
-    errors = agents["agent"].get("value_error") or [None]
-    if None in errors:
+    error = mean_error(agents["agent"].get("value_error", ()))
+    if error is None:
         return "It is not known whether the agent's values predict its returns: nothing is said about an agent that learns."
-    error = float(np.mean(errors))
     if error < VALUES_TRAINED:
         return ""
     return (
