@@ -83,7 +83,7 @@ def test_run_writes_its_files(run):
     assert set(scores) == {"pretrained", "control"}
     assert all(0 <= value <= 1 for values in scores["pretrained"].values() for value in values)
     assert np.shape(results["retrieval"]["out-16"]["held_out"]["pretrained"]) == (2, 3)
-    assert set(results["similarity"]["coupled"]) == {"input", "input_interval"}
+    assert set(results["similarity"]["coupled"]) == {"input"}
     assert "output" in results["similarity"]["out-4"]
     assert {row["id"] for row in results["claims"]} >= {"pretraining/score", "dropping/output-width", "similarity/output-width"}
     edges = {place for place, found in rates_of(results).items() if found["chosen"] in ends_of(found)}

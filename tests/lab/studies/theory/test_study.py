@@ -11,6 +11,7 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.exor.settings import STUDY as EXOR
 from tiejax.lab.studies.exor.task import EXor
 from tiejax.lab.studies.exor.theory import distances
+from tiejax.lab.studies.exor.trajectories import trajectories
 from tiejax.lab.studies.theory.page import finding, headings, tables
 from tiejax.lab.studies.theory.settings import STUDY
 from tiejax.lab.studies.theory.study import moved_apart
@@ -33,17 +34,17 @@ def run(tmp_path_factory):
 
 def test_members_continue_from_the_end_of_the_run(run, tmp_path):
     found = checked(run, tmp_path / "check", "--members", "all", "--iterations", "12")
-    trained = json.loads((run / "results.json").read_text())["final_last"]
-    for arm in ("untied", "tied"):
-        members = found["members"][arm]
+    trained = np.load(run / "metrics.npz")
+    for arm, name in enumerate(("untied", "tied")):
+        members = found["members"][name]
         assert [member["seed"] for member in members] == [4, 2]
         # The run computes in float32.
         assert [member["loss"][0] for member in members] == pytest.approx(
-            trained[arm]["exact_cross_entropy"]["train"], rel=1e-5
+            trained["exact_cross_entropy"][arm, :, -1, 0], rel=1e-5
         )
         for table in ("input", "output"):
             before = [member["measures"][f"{table}/zero/distance"][0] for member in members]
-            assert before == pytest.approx(trained[arm]["distance"][table]["zero"], rel=1e-5)
+            assert before == pytest.approx(trained[f"distance_{table}"][arm, :, -1, 0], rel=1e-5)
         for member in members:
             assert member["loss"][1] < member["loss"][0]
             assert (member["path"][0], member["path"][-1]) == (0, member["iterations"])
@@ -60,8 +61,9 @@ def test_members_continue_from_the_end_of_the_run(run, tmp_path):
 def test_pairs_are_moved_apart_first(run, tmp_path):
     found = checked(run, tmp_path / "check", "--members", "all", "--most", "1", "--iterations", "1", "--apart", "3")
     assert [len(found["members"][arm]) for arm in ("untied", "tied")] == [1, 1]
-    trained = json.loads((run / "results.json").read_text())["final_last"]["untied"]
-    scale = trained["distance"]["input"]["zero"][0] / trained["relative_distance"]["input"]["zero"][0]
+    trained = trajectories(np.load(run / "metrics.npz"), EXor(3, (0.1, 0.9), (0.5, 0.5)), 20)
+    distance, relative = (by_table["input"]["zero"][0, 0, -1] for by_table in (trained.distance, trained.relative))
+    scale = distance / relative
     assert found["members"]["untied"][0]["measures"]["input/zero/distance"][0] == pytest.approx(3 * scale, rel=1e-5)
 
 

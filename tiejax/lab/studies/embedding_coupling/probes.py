@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from tiejax.geometry.retrieval import Fitted, translation_accuracy
-from tiejax.geometry.word_similarity import bootstrap_interval, similarity_correlation
+from tiejax.geometry.word_similarity import similarity_correlation
 from tiejax.lab.studies.embedding_coupling.encoders import Arrays, Encoders
 from tiejax.lab.studies.embedding_coupling.task_data import ParallelRows, ProbeData
 from tiejax.models import LanguageModel
@@ -23,16 +23,14 @@ FITTED: tuple[Fitted, ...] = ("all", "held_out")
 def probe(encoders: Encoders, seeds: int, data: ProbeData, mesh: int) -> Arrays:
     """Return retrieval accuracies `retrieval_FITTED[start, seed, layer]` and correlations `similarity_TABLE[seed]`.
 
-    With the bootstrap intervals of the correlations, `[seed, 2]`. seeds: number of seeds, the first ones of the encoders.
+    seeds: number of seeds, the first ones of the encoders.
     """
     arrays: Arrays = {}
     if data.parallel is not None:
         arrays |= retrieval(encoders, seeds, data.parallel, mesh)
     if data.pairs is not None:
         for name, table in encoders.tables.items():
-            field, of_seeds = f"similarity_{name}", table[:seeds]
-            arrays[field] = np.array([similarity_correlation(embeddings, data.pairs) for embeddings in of_seeds])
-            arrays[f"{field}_interval"] = np.array([bootstrap_interval(embeddings, data.pairs) for embeddings in of_seeds])
+            arrays[f"similarity_{name}"] = np.array([similarity_correlation(each, data.pairs) for each in table[:seeds]])
     return arrays
 
 

@@ -37,7 +37,6 @@ def analyse(
     body: dict[str, Any] = {
         **diverged_members(metrics)[1],
         "final": summary(values, splits),
-        "final_last": summary(values, splits, last=True),
         **_outcomes(values, levels),
         "uses": over_training(metrics["step"], ratio, cosine, ARMS) if lasting.any() else [],
         "claims": assess(found if registered else untested(found)),
@@ -91,17 +90,12 @@ def first_passages(values: Values) -> list[dict[str, Any]]:
     return rows
 
 
-def summary(values: Values, splits: Sequence[str], last: bool = False) -> dict[str, Any]:
-    """Return the final values by arm, one value per seed: the entry `final` of results.json. NaN for diverged members.
-
-    `output_side` holds the quantities that the theory predicts for an optimal output table, per pair and as measured by
-    `ExactRisk`: the gap |e1 - e2| |h|, the mean log ratio h . (e1 - e2), and its root mean square error against the true one.
-    """
-
+def summary(values: Values, splits: Sequence[str]) -> dict[str, Any]:
+    """Return the final values by arm, one value per seed: the entry `final` of results.json. NaN for diverged members."""
     runs, diverged = values.runs, values.diverged
 
     def final(series: np.ndarray, arm: int, exact: bool = False) -> np.ndarray:
-        found = runs.final(series, exact=exact, last=last)[arm]
+        found = runs.final(series, exact=exact)[arm]
         return np.where(diverged[arm].reshape(-1, *[1] * (found.ndim - 1)), np.nan, found)
 
     def of_arm(arm: int) -> dict[str, Any]:
@@ -109,11 +103,6 @@ def summary(values: Values, splits: Sequence[str], last: bool = False) -> dict[s
         for measure in ("cross_entropy", "accuracy"):
             risk = final(runs.exact[measure], arm, exact=True) if measure in runs.exact else None
             entry[f"exact_{measure}"] = risk if risk is None else {split: risk[:, k].tolist() for k, split in enumerate(splits)}
-        entry["output_side"] = {
-            name: final(series, arm, exact=True).tolist()
-            for name, series in runs.exact.items()
-            if name.startswith(("gap_", "log_ratio_"))
-        }
         for measure, tables in (("distance", runs.distance), ("relative_distance", runs.relative)):
             entry[measure] = {
                 table: {pair: final(series, arm).tolist() for pair, series in pairs.items()} for table, pairs in tables.items()

@@ -80,21 +80,20 @@ class Expectations(NamedTuple):
     """Probabilities over the contexts of a task.
 
     target: probability of each symbol in each context. weight: that of each context in each split; NaN for empty splits.
-    By pair of symbols, asking: the probability of each context whose target is one of the pair; sign: -1 if its second symbol
-    is the likelier one.
+    asking: by pair of symbols, the probability of each context whose target is one of the pair.
     """
 
     target: Float[Array, "contexts vocabulary"]
     weight: Float[Array, "splits contexts"]
     asking: dict[str, Float[Array, " contexts"]]
-    sign: dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # jax.jit hashes the called object, and arrays are not hashable
 class ExactRisk:
-    r"""(params, expectations) -> `cross_entropy` (nats) and `accuracy` per split, and the optimality of the output table.
+    r"""(params, expectations) -> `cross_entropy` (nats) and `accuracy` per split, and `gap_NAME` of each pair NAME.
 
     cross_entropy = -sum_c w_c sum_s p(s | c) ln q(s | c),    accuracy = sum_c w_c p(argmax_s q(s | c) | c).
+    gap = |e1 - e2| min_c |h_c|, of the output embeddings of the pair (s1, s2), over the contexts c whose target is in the pair.
 
     encode: (params, block of inputs) -> h [block, width]. outcomes: the symbols that logits are normalised over (default: all).
     inputs: the inputs of `encode`, a tree of arrays [contexts, ...]. pairs: name -> symbols (s1, s2), named as in `asking`.
@@ -110,14 +109,16 @@ class ExactRisk:
     def __call__(self, params: PyTree, expected: Expectations) -> dict[str, jax.Array]:
         rows = self._measure_contexts(params, expected.target)
         risks = {name: expected.weight @ rows[name] for name in ("cross_entropy", "accuracy")}
-        for name in self.pairs:
-            risks |= self._optimality(name, params["head"]["embedding"], rows, expected)
+        table = params["head"]["embedding"]
+        for name, (first, second) in self.pairs.items():
+            norms = jnp.where(expected.asking[name] > 0, rows["norm"], jnp.inf)
+            risks[f"gap_{name}"] = jnp.linalg.norm(table[first] - table[second]) * jnp.min(norms)
         return risks
 
     def _measure_contexts(
         self, params: PyTree, target: Float[Array, "contexts vocabulary"]
     ) -> dict[str, Float[Array, " contexts"]]:
-        """Return cross-entropy, accuracy, |h| and the logit difference of each pair, for every context."""
+        """Return cross-entropy, accuracy and |h| for every context."""
         table, bias = params["head"]["embedding"], params["head"].get("bias")
 
         def measure_block(part: tuple[Any, jax.Array]) -> dict[str, jax.Array]:
@@ -127,12 +128,11 @@ class ExactRisk:
             if self.outcomes is not None:
                 outcomes = np.array(self.outcomes)
                 scores, target = logits[:, outcomes], target[:, outcomes]
-            rows = {
+            return {
                 "cross_entropy": -jnp.sum(target * jax.nn.log_softmax(scores), axis=1),
                 "accuracy": jnp.take_along_axis(target, jnp.argmax(scores, axis=1)[:, None], axis=1)[:, 0],
                 "norm": jnp.linalg.norm(states, axis=1),
             }
-            return rows | {name: logits[:, first] - logits[:, second] for name, (first, second) in self.pairs.items()}
 
         every = jax.tree.map(jnp.asarray, self.inputs), target
         number, block = len(target), min(self.block, len(target))
@@ -145,30 +145,6 @@ class ExactRisk:
 
         mapped = jax.lax.map(measure_block, jax.tree.map(blocks, every))
         return {name: values.reshape(-1)[:number] for name, values in mapped.items()}
-
-    def _optimality(
-        self,
-        name: str,
-        table: Float[Array, "vocabulary width"],
-        rows: Mapping[str, Float[Array, " contexts"]],
-        expected: Expectations,
-    ) -> dict[str, Float[Array, ""]]:
-        r"""Compare the output embeddings of a pair (s1, s2) with their optimum, over the contexts whose target is in the pair.
-
-        `gap_NAME`: the smallest |e1 - e2| |h|. `log_ratio_NAME`: the mean difference of the logits, h . (e1 - e2) plus that of
-        the biases, which for an optimal model is ln[p(s1 | c) / p(s2 | c)], from the likelier symbol to the other.
-        `log_ratio_residual_NAME`: the root mean square difference between the two.
-        """
-        first, second = self.pairs[name]
-        share = expected.asking[name]
-        asks = share > 0
-        best = jnp.where(asks, jnp.log(expected.target[:, first]) - jnp.log(expected.target[:, second]), 0)
-        apart = jnp.linalg.norm(table[first] - table[second])
-        return {
-            f"gap_{name}": apart * jnp.min(jnp.where(asks, rows["norm"], jnp.inf)),
-            f"log_ratio_{name}": expected.sign[name] * (share @ rows[name]),
-            f"log_ratio_residual_{name}": jnp.sqrt(share @ jnp.square(rows[name] - best)),
-        }
 
 
 def exact_recorder(engine: Engine, ordered: bool) -> Callable[..., dict[str, jax.Array]]:
@@ -194,7 +170,6 @@ def exact_risk(engine: Engine, ordered: bool) -> tuple[ExactRisk, list[Expectati
             jnp.asarray(rows.target),
             jnp.asarray(rows.weight),
             {name: jnp.asarray(share) for name, (_, share) in of_task.items()},
-            {name: 1.0 if symbols == pairs[name] else -1.0 for name, (symbols, _) in of_task.items()},
         )
         for rows, of_task in zip(contexts, asking, strict=True)
     ]

@@ -110,6 +110,6 @@ def _pairs(task: Any) -> int:
 
 
 def bytes_of_exact_record(settings: Any) -> int:
-    """Return the bytes of one record of exact risk: two numbers per split and three per pair of spellings."""
+    """Return the bytes of one record of exact risk: two numbers per split and one per pair of spellings."""
     pairs = sum(len(symbols) > 1 for symbols in settings.tasks[0].used.values())
-    return FLOAT * (2 * len(SPLITS) + 3 * pairs)
+    return FLOAT * (2 * len(SPLITS) + pairs)

@@ -49,7 +49,7 @@ def training_loss(engine: Engine, ordered: bool) -> Callable[[PyTree], Float[jax
     inputs = jax.tree.map(jnp.asarray, risk.inputs) if isinstance(engine, FastEngine) else risk.inputs
     risk = dataclasses.replace(risk, inputs=inputs, pairs={})
     # Other splits may be empty, with weights that are NaN.
-    expected = expected._replace(weight=expected.weight[:1], asking={}, sign={})
+    expected = expected._replace(weight=expected.weight[:1], asking={})
     return lambda params: risk(params, expected)["cross_entropy"][0]
 
 

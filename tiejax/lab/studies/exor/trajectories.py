@@ -35,10 +35,8 @@ class Trajectories:
     exact_steps: np.ndarray
     exact: Mapping[str, np.ndarray]
 
-    def final(self, values: np.ndarray, exact: bool = False, last: bool = False) -> np.ndarray:
-        """Return `values` `[arm, seed, record, ...]` averaged over the window or, with `last`, at the last record."""
-        if last:
-            return values[:, :, -1]
+    def final(self, values: np.ndarray, exact: bool = False) -> np.ndarray:
+        """Return `values` `[arm, seed, record, ...]` averaged over the window."""
         steps = self.exact_steps if exact else self.steps
         inside = steps > self.window
         return values[:, :, inside if inside.any() else [-1]].mean(2)
