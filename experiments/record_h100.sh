@@ -43,7 +43,7 @@ tagging+=", test: $tasks/en_ewt-ud-test.conllu.gz, examples: 1000}"
 polarity="polarity: {train: [$tasks/rt-polarity.neg, $tasks/rt-polarity.pos], examples: 2000}"
 record causal causal_untying.py --config configs/causal_untying/h100.yaml --corpus "$novels"
 for corner in v1024_d48 v1024_d128 v8192_d48 v8192_d128; do
-    record "corner_$corner" causal_untying.py --config "configs/causal_untying/corner_$corner.yaml" --corpus "$wikitext" \
+    record "corner_$corner" causal_untying.py --config "configs/causal_untying/corner_$corner.yaml" --corpus "$novels" \
         --matmul_precision bfloat16
 done
 record layers layer_tying.py --config configs/layer_tying/length.yaml --corpus "$wikitext" --matmul_precision bfloat16

@@ -95,8 +95,8 @@ class TimedForm:
         return fixed_wiring(self.owner, self.storage)
 
 
-def random_blocks(settings: LayersBench) -> BlockBatch:
-    """Return a fixed batch of random tokens."""
+def random_blocks(settings: Any) -> BlockBatch:
+    """Return a fixed batch of random tokens; settings: of a benchmark or of the study."""
     tokens = (
         np.random.default_rng(0).integers(0, settings.vocab_size, (settings.batch_size, settings.context)).astype(np.uint16)
     )

@@ -33,12 +33,14 @@ from tiejax import training, tying
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.lab.settings.study import Study
 from tiejax.lab.studies.causal_untying import settings as causal_settings
 from tiejax.lab.studies.embedding_coupling.encoders import build_ensemble as build_coupling
 from tiejax.lab.studies.embedding_coupling.text import prepare_text
 from tiejax.lab.studies.exor import settings as exor_settings
 from tiejax.lab.studies.exor.ensemble import Platform
 from tiejax.lab.studies.exor.ensemble import build_ensemble as build_exor
+from tiejax.lab.studies.layer_tying import settings as layer_settings
 from tiejax.lab.studies.layer_tying.model import build as build_layered
 from tiejax.lab.studies.text_mlm import text as study_text
 from tiejax.lab.studies.text_mlm.ensemble import build_ensemble as build_text
@@ -52,6 +54,7 @@ from tiejax.tying.layer_ties import fixed_wiring
 
 PyTree = Any
 GPT2_VOCABULARY = 50_257
+RECORDED = "--matmul_precision", "bfloat16"  # the products of the runs in record_h100.sh
 # Instructions of a scheduled program that are not kernels.
 NO_KERNELS = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call", "after-all"}
 NO_KERNELS |= {"partition-id", "replica-id", "iota"}
@@ -277,7 +280,7 @@ def rembert(devices: Sequence[Any]) -> Any:
 
 def causal(devices: Sequence[Any]) -> Any:
     """Return a training step of an untied model of the preset of 124 million parameters, on one GPU or over all TPU devices."""
-    study = preset_124m()
+    study = study_settings(causal_settings.STUDY, "causal_untying/gpt2_124m")
     shared = len(devices) if platform_of(devices) == "tpu" else 1
     trainer, arm = causal_parts(study, GPT2_VOCABULARY)
     recipe = trainer.recipe._replace(devices=shared)
@@ -285,12 +288,26 @@ def causal(devices: Sequence[Any]) -> Any:
     return traced_step(ensemble, devices[:shared], 1, feed_shapes(ensemble))
 
 
-def preset_124m() -> causal_settings.Settings:
-    """Return the resolved settings of the preset of 124 million parameters."""
-    given, _ = command_line.parse(
-        causal_settings.Settings, causal_settings.STUDY.command, ["--config", "causal_untying/gpt2_124m"]
-    )
-    return given.resolved()
+def recorded_causal(devices: Sequence[Any], name: str) -> Any:
+    """Return a training step of the untied models of a run in `record_h100.sh`, all seeds on one device."""
+    study = study_settings(causal_settings.STUDY, f"causal_untying/{name}", *RECORDED)
+    trainer, arm = causal_parts(study, study.vocab_size)
+    ensemble = trainer.recipe.ensemble(arm, 0, trainer.steps, trainer.steps)
+    ensemble = dataclasses.replace(ensemble, recorders={}, members=training.Vmapped())  # as on an accelerator
+    return traced_step(ensemble, devices[:1], len(study.seed_list), feed_shapes(ensemble))
+
+
+def recorded_layers(devices: Sequence[Any]) -> Any:
+    """Return a training step of one untied model of the layer study in `record_h100.sh`."""
+    study = study_settings(layer_settings.STUDY, "layer_tying/length", *RECORDED)
+    owner = tying.independent(study.layers)
+    layered = build_layered(study, study.vocab_size, 0, devices[:1])
+    return layered.trace_shapes(owner, random_blocks(study), fixed_wiring(owner, study.storage))
+
+
+def study_settings(study: Study, config: str, *arguments: str) -> Any:
+    """Return the resolved settings of a study from a configuration and further arguments."""
+    return command_line.parse(study.settings, study.command, ["--config", config, *arguments])[0].resolved()
 
 
 PROGRAMS: dict[str, Callable[[Sequence[Any]], Any]] = {
@@ -305,4 +322,7 @@ PROGRAMS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "encoder": encoder,
     "rembert": rembert,
     "causal, 124M": causal,
+    "causal, h100": lambda devices: recorded_causal(devices, "h100"),
+    "causal, 8,192 x 128": lambda devices: recorded_causal(devices, "corner_v8192_d128"),
+    "layers, length": recorded_layers,
 }

@@ -4,6 +4,7 @@ import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,11 @@ import pytest
 
 from experiments.bench import targets
 from experiments.bench.causal import products_of_token
-from experiments.bench.settings import TargetsBench
+from experiments.bench.settings import Recorded, TargetsBench
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.causal_untying.model import size_of
+from tiejax.lab.studies.causal_untying.settings import STUDY
 
 DOCS = Path(__file__).parents[2] / "docs"
 # Three kernels: two fusions (one in the body of a loop) and a copy. Computations inside fusions and reductions do not count.
@@ -76,7 +78,7 @@ def test_line_has_the_numbers_that_changed():
 
 def test_the_preset_is_that_of_gpt2():
     """124,439,808 is the number of parameters of the released model; 10 billion tokens to two parts in a thousand."""
-    study = targets.preset_124m()
+    study = targets.study_settings(STUDY, "causal_untying/gpt2_124m")
     tied = next(arm for arm in study.arms if arm.tied)
     assert size_of(study, targets.GPT2_VOCABULARY, tied).parameters == 124_439_808
     assert study.steps * study.batch_size * (study.context - 1) == pytest.approx(10e9, rel=2e-3)
@@ -119,6 +121,7 @@ def test_table_in_the_docs_is_that_of_the_file():
     for of_target in found.values():
         assert list(of_target["programs"]) == list(targets.PROGRAMS)
         programs = {**of_target["programs"]}
-        assert set(programs.pop("causal, 124M")["products"]) == {"f32 default"}
+        for name in ("causal, 124M", *get_args(Recorded)):
+            assert set(programs.pop(name)["products"]) == {"f32 default"}
         kinds = {kind for program in programs.values() for kind in program["products"]}
         assert {kind for kind in kinds if kind.startswith("f32")} == {"f32 highest"}
