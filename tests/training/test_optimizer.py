@@ -10,7 +10,7 @@ import pytest
 
 from tiejax.training import cosine_cycle, make_optimizer, make_schedule
 from tiejax.training.choices import OptimizerName, ScheduleName
-from tiejax.training.optimizer import TableRecipe, clip_as_torch, warm_up_and_decay, with_rates
+from tiejax.training.optimizer import TableRecipe, clip_as_torch, warm_up_and_decay, with_own_rates
 
 # name -> (gradient in the moments, term added to Adam's direction), both given g and decay * p.
 EQUATIONS = {"adamw": (lambda g, decay: g, lambda decay: decay), "adam": (lambda g, decay: g + decay, lambda decay: 0)}
@@ -97,34 +97,21 @@ def test_decay_of_matrices_skips_biases_and_norms(x64):
     assert decayed == {"lstm": {"input_bias": False, "w": True}, "haiku": {"b": False, "offset": False}}
 
 
-def test_with_rates_is_two_optimizers_with_scaled_schedules(x64):
-    """Factors 1 and 3 on the rates 1, .5."""
+def test_own_rates_are_those_of_two_optimizers(x64):
+    """Rates 1 and 3 times a schedule 1, .5; the state says which."""
     schedule, gradient = lambda step: jnp.asarray([1.0, 0.5])[step], {"kernel": jnp.array([0.2, -0.4])}
     params = {"kernel": jnp.array([1.0, 2.0])}
-    optimizer = make_optimizer("adamw", schedule, 0.1, own_rates=True)
+    optimizer = with_own_rates(lambda rate: make_optimizer("adamw", rate, 0.1), 1, schedule)
     for factor in (1.0, 3.0):
         ours, plain = params, params
         reference = make_optimizer("adamw", lambda step, factor=factor: factor * schedule(step), 0.1)
-        state, state_of_plain = with_rates(optimizer.init(params), jnp.asarray(factor)), reference.init(params)
+        state, state_of_plain = optimizer.init(params)._replace(rates=jnp.array([factor])), reference.init(params)
         for _ in range(2):
             updates, state = optimizer.update(gradient, state, ours)
             ours = optax.apply_updates(ours, updates)
             updates, state_of_plain = reference.update(gradient, state_of_plain, plain)
             plain = optax.apply_updates(plain, updates)
         np.testing.assert_allclose(ours["kernel"], plain["kernel"], rtol=1e-7)
-
-
-def test_tables_have_a_factor_of_their_own():
-    """Updates of a table are those of an optimizer with the product of both factors, and others those with the first one."""
-    params = {"embed": {"embedding": jnp.array([1.0, 2.0])}, "kernel": jnp.array([1.0, 2.0])}
-    gradient = jax.tree.map(lambda leaf: 0.1 * leaf, params)
-    tables = TableRecipe(["embed/embedding"], rated=["embed/embedding"])
-    both = make_optimizer("adamw", optax.constant_schedule(1.0), 0.1, own_rates=True, tables=tables)
-    one = make_optimizer("adamw", optax.constant_schedule(1.0), 0.1, own_rates=True)
-    updates, _ = both.update(gradient, with_rates(both.init(params), jnp.float32(0.5), jnp.float32(4)), params)
-    for leaf, factor in (("embed", 2.0), ("kernel", 0.5)):
-        expected, _ = one.update(gradient, with_rates(one.init(params), jnp.float32(factor)), params)
-        jax.tree.map(lambda ours, other: np.testing.assert_allclose(ours, other, rtol=1e-6), updates[leaf], expected[leaf])
 
 
 @pytest.mark.parametrize("step", [0, 1, 3_333, 10_000, 15_000, 20_000, 149_999, 499_999])

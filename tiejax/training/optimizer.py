@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedules of the published protocols, built from optax."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, assert_never
 
 import jax
@@ -18,26 +18,23 @@ class TableRecipe(NamedTuple):
 
     paths: of the tables in the parameter tree, such as `embed/embedding`. weight_decay: factor of their decay; None for that of
     all parameters. rate: factor of their learning rate. shared_second_moment: average Adam's second moment over the rows of a
-    table (`share_second_moment`). rated: paths of those whose learning rate has a factor in the state of an optimizer with
-    `own_rates`.
+    table (`share_second_moment`).
     """
 
     paths: Sequence[str]
     weight_decay: float | None = None
     rate: float = 1.0
     shared_second_moment: bool = False
-    rated: Sequence[str] = ()
 
 
 def make_optimizer(
     kind: OptimizerName,
-    schedule: optax.Schedule,
+    schedule: optax.ScalarOrSchedule,
     weight_decay: float,
     betas: tuple[float, float] = BETAS,
     eps: float = 1e-12,
     counts: Literal["all", "leaf"] = "all",
     decayed: Literal["all", "matrices"] = "all",
-    own_rates: bool = False,
     tables: TableRecipe | None = None,
 ) -> optax.GradientTransformation:
     """Return AdamW, or Adam with L2 regularisation, as in torch.
@@ -47,7 +44,7 @@ def make_optimizer(
 
     Args:
         kind: name of the optimizer.
-        schedule: step -> learning rate lr; the first update uses schedule(0).
+        schedule: step -> learning rate lr; the first update uses schedule(0). Or a constant rate, which may be traced.
         weight_decay: factor of the decay.
         betas: decay rates of the moments m and v.
         eps: added to the square root.
@@ -55,14 +52,12 @@ def make_optimizer(
             `tying.untie` can restart for a leaf that leaves a tie. Both give the same updates until then.
         decayed: decay `all` parameters, or only `matrices`, which excludes biases and LayerNorms, as in BERT, by their names:
             `bias`, `scale`, `b`, `offset`, and all that end in `_bias`.
-        own_rates: multiply the schedule by a factor in the optimizer's state, which may differ between the members of an
-            ensemble (`with_rates`); with `tables`, also their rate by another one.
         tables: other decay, rate or second moment of embedding tables.
     """
     b1, b2 = betas
     scale = optax.scale_by_adam(b1, b2, eps) if counts == "all" else scale_by_adam_per_leaf(b1, b2, eps)
     decay = optax.add_decayed_weights(weight_decay, None if decayed == "all" else matrices)
-    rate = scale_by_own_rate(schedule, tables.rated if tables else ()) if own_rates else optax.scale_by_learning_rate(schedule)
+    rate = optax.scale_by_learning_rate(schedule)
     if tables is not None and tables.shared_second_moment:
         scale = share_second_moment(scale, tables.paths, betas, eps)
     if tables is not None and tables.weight_decay is not None:
@@ -141,45 +136,38 @@ def share_second_moment(
     return optax.GradientTransformation(adam.init, update)
 
 
-class OwnRate(NamedTuple):
-    """State of `scale_by_own_rate`: the factor of the learning rate, the number of steps so far, and the tables' factor.
+class OwnRates(NamedTuple):
+    """State of an optimizer with learning rates of its own.
 
-    The last is None if no leaf has a factor of its own.
+    rates: `[number]`. gradient_step: number of updates so far. inner: the state of the optimizer.
     """
 
-    factor: jax.Array
-    steps: jax.Array
-    of_tables: jax.Array | None = None
+    rates: jax.Array
+    gradient_step: jax.Array
+    inner: Any
 
 
-def scale_by_own_rate(schedule: optax.Schedule, tables: Sequence[str] = ()) -> optax.GradientTransformation:
-    """Return the transformation u -> -factor schedule(steps) u, with a factor in its state, initially 1.
+def with_own_rates(
+    make: Callable[..., optax.GradientTransformation], number: int, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Return the optimizer that `make` returns for `number` traced learning rates, each times a schedule, as part of its state.
 
-    The members of an ensemble can thus have different learning rates (`with_rates`). tables: paths of leaves whose updates are
-    also multiplied by a second factor in the state, initially 1.
+    Members of an ensemble, which share one program, thus train at different rates: `state._replace(rates=...)`.
     """
 
-    def init(params: optax.Params) -> OwnRate:
-        return OwnRate(jnp.float32(1), jnp.int32(0), jnp.float32(1) if tables else None)
+    def at(rates: jax.Array, step: jax.Array) -> optax.GradientTransformation:
+        factor = jnp.asarray(schedule(step), jnp.float32)
+        return make(*(rates[place] * factor for place in range(number)))
 
-    def update(updates: optax.Updates, state: OwnRate, params: optax.Params | None = None) -> tuple[optax.Updates, OwnRate]:
-        rate = -state.factor * schedule(state.steps)
-        rates = jax.tree.map(lambda table: rate * state.of_tables if table else rate, leaves_at(updates, tables))
-        scaled = jax.tree.map(lambda leaf, rate: rate.astype(leaf.dtype) * leaf, updates, rates)
-        return scaled, state._replace(steps=state.steps + 1)
+    def init(params: optax.Params) -> OwnRates:
+        rates, step = jnp.ones(number, jnp.float32), jnp.int32(0)
+        return OwnRates(rates, step, at(rates, step).init(params))
+
+    def update(updates: optax.Updates, state: OwnRates, params: optax.Params | None = None) -> tuple[optax.Updates, OwnRates]:
+        updates, inner = at(state.rates, state.gradient_step).update(updates, state.inner, params)
+        return updates, OwnRates(state.rates, state.gradient_step + 1, inner)
 
     return optax.GradientTransformation(init, update)
-
-
-def with_rates(opt_state: optax.OptState, factors: jax.Array, of_tables: jax.Array | None = None) -> optax.OptState:
-    """Return the optimizer state of members `[...]` with new factors `[...]` of their learning rates, and of their tables'."""
-    given = {"factor": factors} | ({} if of_tables is None else {"of_tables": of_tables})
-    new = {name: jnp.asarray(values, jnp.float32) for name, values in given.items()}
-
-    def put(part: object) -> object:
-        return part._replace(**new) if isinstance(part, OwnRate) else part
-
-    return jax.tree.map(put, opt_state, is_leaf=lambda part: isinstance(part, OwnRate))
 
 
 def scale_by_adam_per_leaf(b1: float, b2: float, eps: float) -> optax.GradientTransformation:

@@ -18,7 +18,7 @@ from tiejax import training
 from tiejax.models import LanguageModel
 from tiejax.training import seed_keys
 from tiejax.training.choices import Precision
-from tiejax.training.optimizer import make_optimizer, warm_up_and_decay, with_rates
+from tiejax.training.optimizer import make_optimizer, warm_up_and_decay, with_own_rates
 from tiejax.transfer.batches import TaskFeed, TaskRows
 from tiejax.transfer.encoding import NO_LABEL
 from tiejax.transfer.task_head import HeadKind, Pooling, head_logits, init_head
@@ -120,7 +120,7 @@ def start_members(
 
         def member(encoder: PyTree, rate: jax.Array) -> training.TrainState:
             params = {ENCODER: encoder, HEAD: head}
-            return training.TrainState(params, with_rates(optimizer.init(params), rate))
+            return training.TrainState(params, optimizer.init(params)._replace(rates=rate[None]))
 
         return jax.vmap(member)(encoders, rates)
 
@@ -144,10 +144,13 @@ def build_ensemble(
     arms = jax.tree.leaves(encoders)[0].shape[1]
     steps = max(1, round(recipe.epochs * feed.steps_of_epoch))
     schedule = warm_up_and_decay(1.0, round(recipe.warm_up * steps), steps)
-    optimizer = make_optimizer("adamw", schedule, recipe.weight_decay, eps=recipe.eps, decayed="matrices", own_rates=True)
-    if objective.frozen:
+
+    def make(rate: jax.Array) -> optax.GradientTransformation:
+        adamw = make_optimizer("adamw", rate, recipe.weight_decay, eps=recipe.eps, decayed="matrices")
+        if not objective.frozen:
+            return adamw
         labels = {ENCODER: "frozen", HEAD: "trained"}
-        optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, lambda params: labels)
+        return optax.partition({"trained": adamw, "frozen": optax.set_to_zero()}, lambda params: labels)
 
     def measure(params: PyTree, rows: TaskRows, seed_key: training.SeedKey, step: jax.Array) -> dict[str, jax.Array]:
         _, metrics = objective.loss(params, rows, None)
@@ -160,7 +163,7 @@ def build_ensemble(
         init=init,
         sample=lambda seed_key, step, fed: fed,
         loss=objective.loss,
-        optimizer=optimizer,
+        optimizer=with_own_rates(make, 1, schedule),
         ties=[],
         arm_ties=np.zeros((arms, 0), bool),
         steps=steps,

@@ -11,11 +11,11 @@ import numpy as np
 from tiejax import tying
 from tiejax.lab.comparison.arms import Arm
 from tiejax.lab.comparison.data import Data, failure, length_of
-from tiejax.lab.comparison.optimizer import warm_up_constant_decay, with_own_rates
 from tiejax.lab.comparison.recipe import number_of_rates, with_metrics
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.statistics.claims import Claim
 from tiejax.system.memory import machine_memory, size_words
+from tiejax.training.optimizer import with_own_rates
 from tiejax.tying.across import arguments_used
 from tiejax.tying.leaves import is_array, tree_bytes
 from tiejax.tying.tie import leaves_by_path
@@ -139,7 +139,7 @@ def check_optimizer(optimizer: Callable[..., Any], table_factors: Any, shapes: S
         raise BadInput("optimizer: expected a function of the learning rate, or of that and the tables', such as optax.adamw")
     if number == 1 and table_factors not in (None, [1], [1.0]):
         raise BadInput("table_factors: needs an optimizer of two learning rates, (rate, table_rate)")
-    own = with_own_rates(optimizer, number, warm_up_constant_decay, 100)
+    own = with_own_rates(optimizer, number, lambda step: 1.0)
     advice = "; learning rates are traced, so that one program trains several: no Python branch may depend on them"
     _check_rates(optimizer, number, shapes)
     state = _called("optimizer", own.init, shapes.params, advice=advice)
@@ -176,7 +176,7 @@ def _check_rates(optimizer: Callable[..., Any], number: int, shapes: Shapes) -> 
 
 def check_changes(arms: Sequence[Arm], optimizer: Callable[..., Any], shapes: Shapes) -> None:
     """Raise BadInput unless the optimizer's state can be continued as every arm that changes asks."""
-    own = with_own_rates(optimizer, number_of_rates(optimizer), warm_up_constant_decay, 100)
+    own = with_own_rates(optimizer, number_of_rates(optimizer), lambda step: 1.0)
     state = jax.eval_shape(own.init, shapes.params)
     for arm in arms:
         if arm.fork is None:

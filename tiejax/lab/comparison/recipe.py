@@ -11,9 +11,10 @@ import numpy as np
 from tiejax import training, tying
 from tiejax.lab.comparison.arms import Arm
 from tiejax.lab.comparison.data import Data, length_of
-from tiejax.lab.comparison.optimizer import Schedule, with_own_rates
+from tiejax.lab.comparison.optimizer import Schedule
 from tiejax.lab.comparison.training import Arrays
 from tiejax.training.choices import Precision
+from tiejax.training.optimizer import with_own_rates
 from tiejax.training.placement import DATA, member_map, total
 from tiejax.tying.tie import adjoint_transform, apply_transform, leaves_by_path
 
@@ -50,11 +51,12 @@ class Recipe(NamedTuple):
 
     def ensemble(self, arm: Arm, first: int, last: int, steps: int) -> training.Ensemble:
         """Return the ensemble that trains an arm for the steps first, ..., last - 1 of a run, which it counts from 0."""
+        end = round(steps * arm.horizon)
         return training.Ensemble(
             init=self.init,
             sample=lambda seed_key, step, batch: batch,
             loss=with_metrics(self.loss, self.devices),
-            optimizer=with_own_rates(self.optimizer, self.rates, self.schedule, round(steps * arm.horizon)),
+            optimizer=with_own_rates(self.optimizer, self.rates, lambda step: self.schedule(step, end)),
             ties=self.ties,
             arm_ties=np.array([[arm.tied]]),
             steps=last - first,

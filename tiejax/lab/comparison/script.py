@@ -13,11 +13,11 @@ import numpy as np
 
 from tiejax import tying
 from tiejax.lab.comparison.arms import Arm
-from tiejax.lab.comparison.optimizer import with_own_rates
 from tiejax.lab.comparison.recipe import Recipe
 from tiejax.lab.runs.gate import Gate
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.visible import cut
+from tiejax.training.optimizer import with_own_rates
 from tiejax.training.step import products_in
 
 PyTree = Any
@@ -40,7 +40,7 @@ def described(
     """
     batch = recipe.data.shapes
     key, step = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((), np.int32)
-    optimizer = with_own_rates(recipe.optimizer, recipe.rates, lambda step, steps: 1.0, STEPS)
+    optimizer = with_own_rates(recipe.optimizer, recipe.rates, lambda step: 1.0)
     state = jax.eval_shape(optimizer.init, params)
     programs: dict[str, tuple[Any, ...]] = {
         "init": (recipe.init, key),

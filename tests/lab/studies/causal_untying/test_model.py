@@ -6,11 +6,22 @@ from fractions import Fraction
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import traverse_util
 from gpt2_names import named
 
+from tiejax.lab.comparison.arms import Change
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.lab.studies.causal_untying.model import Objective, _excess, build_model, held_out, schedule_of, size_of
+from tiejax.lab.studies.causal_untying.model import (
+    Objective,
+    _excess,
+    build_model,
+    held_out,
+    optimizer_of,
+    schedule_of,
+    size_of,
+)
 from tiejax.lab.studies.causal_untying.settings import Settings
 from tiejax.lab.studies.causal_untying.text import Text
 from tiejax.models import counts
@@ -74,6 +85,25 @@ def test_a_longer_run_begins_as_the_others_do():
     assert [float(longer(jnp.int32(step))) for step in range(240)] == [float(rate(jnp.int32(step))) for step in range(240)]
     at = {step: float(longer(jnp.int32(step))) for step in (240, 359, 360, 405, 449)}
     assert at == pytest.approx({240: 1, 359: 1, 360: 1, 405: 0.5, 449: 1 / 90})
+
+
+CHANGES = [(Change(), 2.0, 2.0), (Change(rate=4.0), 2.0, 8.0), (Change(new="source", rate=4.0), 8.0, 2.0)]
+
+
+@pytest.mark.parametrize(("change", "of_input", "of_output"), CHANGES)
+def test_tables_have_a_learning_rate_of_their_own(change, of_input, of_output):
+    """Each leaf is updated by optax's AdamW at its own rate; in the first of 50 steps the schedule is 1."""
+    optimizer = optimizer_of(SETTINGS, 50, dataclasses.replace(ARMS["tied"], change=change))
+    rates = {"embed/embedding": of_input, "head/embedding": of_output, "block/kernel": 0.5, "block/bias": 0.5}
+    rng = np.random.default_rng(0)
+    params, grads = (traverse_util.unflatten_dict({path: rng.normal(size=(3, 2)) for path in rates}, "/") for _ in range(2))
+    state = optimizer.init(params)._replace(rates=jnp.array([0.5, 2.0]))
+    updates, _ = optimizer.update(grads, state, params)
+    for path, rate in rates.items():
+        one, gradient, found = (traverse_util.flatten_dict(tree, sep="/")[path] for tree in (params, grads, updates))
+        plain = optax.adamw(rate, 0.9, 0.95, 1e-8, weight_decay=0.1 if path == "block/kernel" else 0.0)
+        expected, _ = plain.update(gradient, plain.init(one), one)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.slow

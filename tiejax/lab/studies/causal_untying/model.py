@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from tiejax.models import counts, gpt2
 from tiejax.pretraining.loss import Head, causal_loss, predict_slots
 from tiejax.text.blocks import spread
 from tiejax.text.planted_pairs import CHOICES, Choices, choices
-from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer, with_rates
+from tiejax.training.optimizer import TableRecipe, leaves_at, make_optimizer, with_own_rates
 from tiejax.training.placement import member_map, total
 from tiejax.training.sources import ExampleFeed
 
@@ -91,22 +92,23 @@ def schedule_of(steps: int, cosine: bool, horizon: Fraction = Fraction(1)) -> op
 
 
 def optimizer_of(settings: Settings, steps: int, arm: Arm) -> optax.GradientTransformation:
-    """Return AdamW, whose learning rate is a factor in its state times the schedule; tables and vectors do not decay."""
-    optimizer = make_optimizer(
-        "adamw",
-        schedule_of(steps, arm.cosine, arm.horizon),
-        settings.weight_decay,
-        BETAS,
-        EPS,
-        counts="leaf",
-        decayed="matrices",
-        own_rates=True,
-        tables=TableRecipe(UNDECAYED, weight_decay=0.0, rated=models.TABLE_PATHS),
-    )
-    if arm.change.rate == 1:
-        return optimizer
+    """Return AdamW with two learning rates in its state: the tables' and that of the rest; tables and vectors do not decay."""
+    tables = TableRecipe(UNDECAYED, weight_decay=0.0)
+    adamw = make_optimizer("adamw", 1.0, settings.weight_decay, BETAS, EPS, "leaf", "matrices", tables)
     new = [getattr(TIE, arm.change.new)]
-    return optax.chain(optimizer, optax.masked(optax.scale(arm.change.rate), lambda params: leaves_at(params, new)))
+
+    def make(rate: jax.Array, of_tables: jax.Array) -> optax.GradientTransformation:
+        """Return AdamW whose updates, at a rate of 1, are multiplied by the rates of their leaves."""
+
+        def scaled(updates: PyTree, params: PyTree) -> PyTree:
+            tables, changed = leaves_at(updates, models.TABLE_PATHS), leaves_at(updates, new)
+            rates = jax.tree.map(lambda table: of_tables if table else rate, tables)
+            rates = jax.tree.map(lambda rate, change: rate * arm.change.rate if change else rate, rates, changed)
+            return jax.tree.map(operator.mul, rates, updates)
+
+        return optax.chain(adamw, optax.stateless(scaled))
+
+    return with_own_rates(make, 2, schedule_of(steps, arm.cosine, arm.horizon))
 
 
 def ties_of(arm: Arm) -> list[tying.Tie]:
@@ -287,7 +289,7 @@ class Recipe(NamedTuple):
 
     def with_rates(self, opt_state: PyTree, rates: Sequence[Pair]) -> PyTree:
         """Return the optimizer state of members `[seed, 1, ...]` with their learning rates and factors of the tables'."""
-        return with_rates(opt_state, *jnp.asarray(rates).T[..., None])
+        return opt_state._replace(rates=jnp.asarray([[[rate, rate * factor]] for rate, factor in rates], jnp.float32))
 
     def judge(self, arm: Arm) -> Callable[[PyTree], Arrays]:
         """Return params -> sums of the final validation by bucket or kind of choice, `[seed, ...]` (see `Objective.sums`)."""
