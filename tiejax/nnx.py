@@ -219,7 +219,8 @@ def filled(model: Any) -> Iterator[Any]:
     """Fill the targets of a tied module from their sources, for the block of a `with` statement.
 
     Needed where a loss calls parts of the module, `model.head(model.body(x))`, or reads a target. If the tie has gradient
-    weights, the uses of the source belong in the block, too. Do not update parameters there.
+    weights, the uses of the source belong in the block, too. Do not update parameters there. Threads need a copy of the module
+    each (`nnx.clone`).
 
     Args:
         model: A tied module; any other is left as it is.

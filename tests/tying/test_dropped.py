@@ -51,6 +51,28 @@ def test_modules_whose_names_contain_slashes():
     assert jax.tree.structure(full) == jax.tree.structure(params)
 
 
+def test_names_with_slashes_below_the_first_key():
+    """As Haiku's parameters under `params`."""
+    params = {"params": {"model/~/embed": {"w": jnp.asarray(TABLE)}, "model/~/head": {"w": jnp.zeros((2, 3))}}}
+    tie = Tie("params/model/~/embed/w", "params/model/~/head/w", transform="transpose")
+    full = view(without_none(store(params, tie)), tie)
+    assert jax.tree.structure(full) == jax.tree.structure(params)
+
+
+def test_leaves_called_value_are_no_nnx_variables_beside_others():
+    params = {"attention": {"query": jnp.ones(2), "key": jnp.zeros(2), "value": jnp.ones(2)}}
+    tie = Tie("attention/value", "attention/key")
+    full = view(without_none(store(params, tie)), tie)
+    assert jax.tree.structure(full) == jax.tree.structure(params)
+
+
+def test_keys_that_are_integers():
+    params = {"layers": {0: {"w": jnp.ones(2)}, 1: {"w": jnp.zeros(2)}}}
+    tie = Tie("layers/0/w", "layers/1/w")
+    full = view(without_none(store(params, tie)), tie)
+    assert full["layers"][1]["w"].tolist() == [1, 1]
+
+
 def test_patterns_chains_and_variables_of_nnx():
     params = {f"block_{number}": {"w": {"value": jnp.full(2, number)}} for number in range(3)}
     ties = [Tie("block_1/*", "block_2/*"), Tie("block_0/w", "block_1/w")]

@@ -38,6 +38,10 @@ def test_nan_is_equal_to_the_same_nan():
     assert find_ties([odd, odd.copy()]) == [Tie("0", "1")]
 
 
+def test_nan_alone_is_one_repeated_value():
+    assert find_ties([np.full(3, np.nan), np.full(3, np.nan)]) == []
+
+
 def test_selector_functions():
     tree = {"a": [A, A], "b": 1.0}
     assert tie_between(tree, lambda t: t["a"][0], lambda t: t["a"][1], gradient="source") == Tie(

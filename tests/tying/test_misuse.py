@@ -82,7 +82,10 @@ MISTAKES = {
     "a near name": (lambda: Tie("a", "b", "transposed"), "got 'transposed'; did you mean 'transpose'"),
     "path of an index": (lambda: Tie(1, "b"), "source: expected a path such as 'embed/embedding', got 1"),
     "path of keys": (lambda: Tie("a", ("head", "w")), r"target: expected a path such as 'head/w', got \('head', 'w'\)"),
-    "three weights": (lambda: Tie("a", "b", gradient=[1, 2, 3]), r"gradient must be .* two weights \(a, b\), got \(1, 2, 3\)"),
+    "three weights": (
+        lambda: Tie("a", "b", gradient=[1, 2, 3]),
+        r"gradient must be .* two finite weights \(a, b\), got \(1, 2, 3\)",
+    ),
     "a list of keys": (
         lambda: tying.ties_of_keys(["lm_head.weight"]),
         r"keys: expected a mapping .*, got list \['lm_head.weight'\]; write \{'lm_head.weight': 'model.embed_tokens.weight'\}",

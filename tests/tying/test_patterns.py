@@ -63,3 +63,17 @@ def test_values_of_nnx_variables_may_be_left_out():
     model, tie = Model(nnx.Rngs(0)), Tie("emb/embedding", "head_*/kernel", transform="transpose")
     full = view(store(model, tie), tie)
     np.testing.assert_array_equal(full.head_1.kernel[...], model.emb.embedding[...].T)
+
+
+@pytest.mark.parametrize("bias", [jnp.ones(2), None], ids=["arrays", "None"])
+def test_patterns_that_match_their_own_targets_end_in_an_error(bias):
+    """Written for "encoder/*"; a tree that holds None somewhere is searched for stored targets."""
+    layer = {"kernel": jnp.ones((2, 2)), "bias": bias}
+    with pytest.raises(TieError, match=r"no leaf encoder_copy_copy/"):
+        store({"encoder": layer, "encoder_copy": layer}, Tie("encoder*", "encoder_copy*"))
+
+
+def test_missing_targets_that_name_further_ones_end_in_an_error():
+    """In a tree without None, targets may be missing, so that a target may be the source of another."""
+    with pytest.raises(TieError, match="the ties match their own targets without end; write narrower patterns"):
+        view({"encoder": {"kernel": jnp.ones(2)}}, [Tie("encoder*", "encoder_copy*"), Tie("x", "y")])

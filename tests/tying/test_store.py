@@ -1,5 +1,7 @@
 """Permanent ties: `store`, `view` and `equal_leaves`."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from autoencoder import LEAVES, TIE, assert_close, autoencoder, reconstruction
 
 from tiejax.tying import (
+    Slice,
     Tie,
     TieError,
     equal_leaves,
@@ -63,3 +66,16 @@ def test_equal_leaves_compares_values():
 def test_view_rejects_full_parameters():
     with pytest.raises(TieError, match="head/table still holds an array; pass the tree that"):
         view(LEAVES, [Tie("embed/table", "head/table")])
+
+
+@pytest.mark.parametrize("transform", ["transpose", Slice(1, axis=1), (Slice((0, 2), axis=1), "transpose")])
+@pytest.mark.parametrize("form", ["numpy", "flax"])
+def test_a_file_of_full_parameters_holds_what_view_returned(tmp_path, transform, form):
+    """safetensors writes the memory of an array in the order in which it lies, whatever its strides say."""
+    form = importlib.import_module(f"safetensors.{form}")
+    stored = {"source": np.arange(24, dtype=np.float32).reshape(2, 3, 4), "target": None}
+    full = view(stored, Tie("source", "target", transform=transform))
+    form.save_file(full, tmp_path / "full.safetensors")
+    read = form.load_file(tmp_path / "full.safetensors")
+    expected = {"transpose": stored["source"].transpose(0, 2, 1), Slice(1, axis=1): stored["source"][:, 1]}
+    np.testing.assert_array_equal(read["target"], expected.get(transform, stored["source"][:, :2].transpose(0, 2, 1)))

@@ -91,3 +91,12 @@ def test_the_norm_of_complex_gradients_is_that_of_optax():
     assert float(global_norm(grads, Tie("a", "b"), True)) == float(optax.tree.norm({"a": grads["a"], "c": grads["c"]})) == 5
     clipped, expected = clip_by_global_norm(grads, Tie("a", "b"), True, 1.0), np.array([0.6j, 0])
     np.testing.assert_allclose(clipped["a"], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("entry", "limit"), [(300.0, 1.0), (1e-4, 1e-5)])
+def test_the_norm_of_16_bits_neither_overflows_nor_vanishes(entry, limit):
+    """Of 8 entries, of which a tied pair counts 4: norm 2 |entry|; squares of 300 and of 1e-4 are not numbers of float16."""
+    gradients = {name: jnp.full(4, entry, jnp.float16) for name in "ab"}
+    clipped = clip_by_global_norm(gradients, Tie("a", "b"), True, limit)["a"]
+    assert clipped.dtype == jnp.float16
+    np.testing.assert_allclose(clipped, limit / 2, rtol=1e-2)

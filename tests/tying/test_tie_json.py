@@ -83,6 +83,14 @@ def test_resolved_ties_are_independent_of_the_tree():
         ('[{"source": "a", "target": "b", "transform": {"scale": 0}}]', "tie 0: Scale: expected a finite number other than 0"),
         ('[{"source": 1, "target": "b"}]', "tie 0: source: expected a path"),
         ('[{"source": "a", "target": "b", "gradient": 1}]', "tie 0: tie a -> b: gradient must be"),
+        ('[{"source": "a", "target": "b", "gradient": [NaN, 1]}]', "gradient must be 'all', 'source' or two finite weights"),
+        (
+            '[{"source": "a", "target": "b", "gradient": [1, [1, NaN]]}]',
+            "gradient must be 'all', 'source' or two finite weights",
+        ),
+        ('[{"source": "a", "target": "b", "gradient": [1, [[1], [2, 3]]]}]', "gradient must be 'all', 'source' or two finite"),
+        ('[{"source": "a", "target": "b", "transform": {"cast": null}}]', "Cast: expected a floating-point dtype.* got None"),
+        ("[" * 100_000, "expected ties as JSON"),
     ],
 )
 def test_invalid_json(text, message, monkeypatch):

@@ -330,6 +330,15 @@ def test_a_mask_of_the_stored_tree_cannot_be_untied():
         tying.untie(optimizer, stored, optimizer.init(stored), tie)
 
 
+def test_integers_have_no_mean():
+    params, optimizer = {"a": jnp.int8([1, 2]), "b": jnp.int8([3, 6])}, optax.sgd(0.1)
+    with pytest.raises(TieError, match="tie a -> b: the leaves differ, and int8 has no mean; use keep='source' or"):
+        tying.retie(optimizer, params, optimizer.init(params), Tie("a", "b"))
+    equal = params | {"b": params["a"]}
+    assert tying.retie(optimizer, equal, optimizer.init(equal), Tie("a", "b"))[0]["a"].tolist() == [1, 2]
+    assert tying.retie(optimizer, params, optimizer.init(params), Tie("a", "b"), keep="target")[0]["a"].tolist() == [3, 6]
+
+
 def test_arrays_of_numpy_keep_64_bits():
     """Values that 32 bits cannot represent."""
     whole = {"a": np.array([2**40 + 1]), "b": None, "c": np.array([1 / 3])}

@@ -205,6 +205,13 @@ def test_full_parameters_that_do_not_fit():
             load_full(stored, changed, TIE)
 
 
+def test_a_bias_where_the_stored_parameters_have_none():
+    stored, saved = store(full(), TIE), view(store(full(seed=1), TIE), TIE)
+    stored["head"]["bias"] = None
+    with pytest.raises(TieError, match="head/bias: only in the full parameters, where the stored ones have None"):
+        load_full(stored, saved, TIE)
+
+
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [

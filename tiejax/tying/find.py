@@ -67,7 +67,8 @@ def _fingerprints(leaf: Any, equal: bool) -> tuple[list[Any], list[tuple[Any, Tr
     if not equal or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):  # random keys are not compared
         return [same_object], [(same_object, "identity")]
     array = np.asarray(leaf)
-    if array.size < 2 or (array == array.flat[0]).all():
+    first = array.flat[:1]
+    if array.size < 2 or ((array == first) | ((array != array) & (first != first))).all():  # also NaN alone
         return [same_object], [(same_object, "identity")]
     own = _contents(array)
     as_target: list[tuple[Any, TransformName]] = [(same_object, "identity"), (own, "identity")]

@@ -34,18 +34,26 @@ def expand(source: str, target: str, leaves: Mapping[str, Any], arrays: Collecti
     return pairs
 
 
-def reached(pairs: Sequence[tuple[str, str]], leaves: Mapping[str, Any], arrays: Collection[str]) -> dict[str, str]:
+def reached(
+    pairs: Sequence[tuple[str, str]], leaves: Mapping[str, Any], arrays: Collection[str], present: bool = False
+) -> dict[str, str]:
     """Return the targets that follow from the sources `arrays` along chains of ties, each with its source; sources come first.
 
     Patterns match these targets too, until nothing new is found. In stored parameters the targets are `None`, and in a format
-    without `None` they are missing from `leaves`. pairs: the source and the target of each tie, paths or patterns.
+    without `None` they are missing from `leaves`. pairs: the source and the target of each tie, paths or patterns. present:
+    leave out targets that are missing. Raises TieError if a pattern matches its own missing targets, again and again.
     """
     found: dict[str, str] = {}
     known, new = set(arrays), dict.fromkeys(arrays)
     variables = nnx_variables(leaves)
+    generation = 0
     while new:
         now = [pair for source, target in pairs for pair in _pairs(source, target, leaves, new, variables)]
-        now = [(source, _like(source, completed(target, leaves, variables), leaves)) for source, target in now]
+        now = [(source, target) for source, target in now if target in leaves] if present else now
+        generation += 1
+        if now and not present and generation > len(pairs):  # a chain has at most one link of each tie
+            raise TieError(f"{now[0][0]} -> {now[0][1]}: the ties match their own targets without end; write narrower patterns")
+        now = [(source, _like(source, completed(target, leaves, variables), leaves, variables)) for source, target in now]
         found |= {target: source for source, target in reversed(now) if target not in found}
         new = dict.fromkeys(target for _, target in now if target not in known)
         known.update(new)
@@ -58,9 +66,9 @@ def completed(path: str, leaves: Collection[str], variables: Collection[str]) ->
     return f"{path}{NNX_SUFFIX}" if path not in leaves and f"{path}{NNX_SUFFIX}" in variables else path
 
 
-def _like(source: str, target: str, leaves: Collection[str]) -> str:
-    """Return the path of a missing target with the suffix that its source has."""
-    missing = target not in leaves and source.endswith(NNX_SUFFIX) and not target.endswith(NNX_SUFFIX)
+def _like(source: str, target: str, leaves: Collection[str], variables: Collection[str]) -> str:
+    """Return the path of a missing target with the suffix that its source has, if that is an NNX variable."""
+    missing = target not in leaves and source in variables and not target.endswith(NNX_SUFFIX)
     return f"{target}{NNX_SUFFIX}" if missing else target
 
 

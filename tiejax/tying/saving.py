@@ -65,7 +65,7 @@ def ties_from_json(text: str | bytes) -> list[Tie]:
     """
     try:
         read = json.loads(text)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TieError(f"expected ties as JSON, got {short(text)} ({error})") from None
     if not isinstance(read, list):
         raise TieError(f"expected a JSON list of ties, got {text[:80]!r}")
@@ -151,6 +151,8 @@ def load_full(stored: PyTree, full: PyTree, ties: TiesLike, atol: float = 0.0) -
     for path in {**wanted, **found}:
         if path not in found or path not in wanted:
             raise TieError(f"{path}: {'missing from' if path in wanted else 'only in'} the full parameters")
+        if wanted[path] is None and found[path] is not None:
+            raise TieError(f"{path}: only in the full parameters, where the stored ones have None")
         if is_array(wanted[path]) and not fits(found[path], wanted[path]):
             got = f"{tuple(jnp.shape(found[path]))} {getattr(found[path], 'dtype', type(found[path]).__name__)}"
             raise TieError(f"{path}: expected {wanted[path].shape} {wanted[path].dtype}, got {got} in the full parameters")

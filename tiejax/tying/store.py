@@ -94,10 +94,15 @@ def view(stored: PyTree, ties: TiesLike) -> PyTree:
     for tie in resolve_leaves(ties, leaves):
         if leaves[tie.target] is not None:
             raise TieError(f"{tie}: {tie.target} still holds an array; pass the tree that store() returned")
-        leaves[tie.target] = apply_transform(tie, _with_gradient_weight(leaves[tie.source], tie.weights[1]))
+        leaves[tie.target] = _contiguous(apply_transform(tie, _with_gradient_weight(leaves[tie.source], tie.weights[1])))
         sources[tie.source] = _with_gradient_weight(leaves[tie.source], tie.weights[0])
     leaves |= sources
     return jax.tree_util.tree_unflatten(treedef, leaves.values())
+
+
+def _contiguous(x: Any) -> Any:
+    """Return an array of numpy in the order of its entries, which writers of files such as safetensors take for granted."""
+    return x.copy() if isinstance(x, np.ndarray) and not x.flags.c_contiguous else x
 
 
 def _with_gradient_weight(x: Any, weight: Any) -> Any:
@@ -253,18 +258,24 @@ def with_targets(stored: PyTree, leaves: Mapping[str, Any], ties: TiesLike) -> P
 def _keys(tree: PyTree, path: str, depth: int) -> list[str]:
     """Return the keys that lead to a missing leaf.
 
-    If keys of the tree contain slashes, as the names of Haiku's modules or of a flat dictionary, there are as many keys as on
-    the way to the tie's source, `depth`, and the first one takes the remaining slashes.
+    They begin with keys that the tree has. If others there contain slashes, as the names of Haiku's modules or of a flat
+    dictionary, there are as many keys as on the way to the tie's source, `depth`, and the first new one takes the remaining
+    slashes.
     """
-    has_slashes = isinstance(tree, Mapping) and any("/" in str(key) for key in tree)
-    return path.rsplit("/", depth - 1) if has_slashes else path.split("/")
+    if not isinstance(tree, Mapping):
+        return path.split("/")
+    own = max((key for key in tree if path.startswith(f"{key}/")), key=lambda key: len(str(key)), default=None)
+    if own is not None and depth > 1:
+        return [str(own), *_keys(tree[own], path.removeprefix(f"{own}/"), depth - 1)]
+    return path.rsplit("/", depth - 1) if any("/" in str(key) for key in tree) else path.split("/")
 
 
 def _with_none(tree: Any, keys: list[str]) -> Any:
     """Return nested dictionaries with `None` under a sequence of keys; anything else unchanged."""
     if not isinstance(tree, Mapping):
         return tree
-    key = next((own for own in tree if str(own) == keys[0]), keys[0])
+    numbered = keys[0].isdecimal() and bool(tree) and all(isinstance(own, int) for own in tree)
+    key = next((own for own in tree if str(own) == keys[0]), int(keys[0]) if numbered else keys[0])
     inner = _with_none(tree.get(key, {}), keys[1:]) if keys[1:] else None
     return type(tree)({**tree, key: inner})  # type: ignore[call-arg]
 

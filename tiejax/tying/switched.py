@@ -63,8 +63,9 @@ def leaf_squares(grads: PyTree) -> PyTree:
 
 
 def square_of(leaf: jax.Array) -> jax.Array:
-    """Return the sum of the squares of the absolute values of an array."""
-    return jnp.sum(jnp.square(jnp.abs(leaf) if jnp.iscomplexobj(leaf) else leaf))
+    """Return the sum of the squares of the absolute values of an array; of fewer than 32 bits in float32, against overflow."""
+    absolute = jnp.abs(leaf) if jnp.iscomplexobj(leaf) else leaf
+    return jnp.sum(jnp.square(absolute.astype(jnp.promote_types(absolute.dtype, jnp.float32))))
 
 
 def global_norm(grads: PyTree, ties: TiesLike, on: Switches, squares: Squares = leaf_squares) -> jax.Array:

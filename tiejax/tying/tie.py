@@ -1,6 +1,7 @@
 """A tie as data: the paths of two leaves, the transform between them, and the share of each use's gradient."""
 
 import dataclasses
+import math
 import warnings
 from typing import Any, Literal
 
@@ -107,9 +108,9 @@ class Tie:
             warnings.warn(message, DeprecationWarning, stacklevel=3)
             object.__setattr__(self, "gradient", "source")
         weights = self.gradient if isinstance(self.gradient, tuple) else ()
-        are_weights = len(weights) == 2 and all(isinstance(one, int | float) or hasattr(one, "dtype") for one in weights)
+        are_weights = len(weights) == 2 and all(map(_is_weight, weights))
         if not are_weights and (weights or self.gradient not in ("all", "source")):
-            raise TieError(f"{self}: gradient must be 'all', 'source' or two weights (a, b), got {self.gradient!r}")
+            raise TieError(f"{self}: gradient must be 'all', 'source' or two finite weights (a, b), got {self.gradient!r}")
         if self.source.count("*") > self.target.count("*"):
             raise TieError(
                 f"{self}: source and target must contain the same number of '*', "
@@ -141,8 +142,18 @@ def _weight(weight: Any) -> Any:
     """Return a gradient weight, with a list converted to an array, and a copy of an array of numpy, which may change."""
     if not isinstance(weight, list | tuple):
         return weight.copy() if isinstance(weight, np.ndarray) else weight
-    array = np.asarray(weight)
+    try:
+        array = np.asarray(weight)
+    except ValueError:  # lists of different lengths
+        return weight
     return array if array.dtype.kind in "fiu" else weight
+
+
+def _is_weight(weight: Any) -> bool:
+    """Return whether a gradient weight is a finite number, or an array, whose values are finite if they are known."""
+    if isinstance(weight, np.ndarray) and weight.dtype.kind in "fiu":
+        return bool(np.isfinite(weight).all())
+    return math.isfinite(weight) if isinstance(weight, int | float) else hasattr(weight, "dtype")
 
 
 def apply_transform(tie: Tie, x: Any) -> Any:

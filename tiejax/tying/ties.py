@@ -136,7 +136,7 @@ def expanded(ties: Sequence[Tie], leaves: Mapping[str, Any]) -> list[Tie]:
     """
     arrays = tieable(leaves)
     if any(leaf is None for leaf in leaves.values()) and any("*" in tie.source for tie in ties):
-        targets = reached([(tie.source, tie.target) for tie in ties], leaves, arrays)
+        targets = reached([(tie.source, tie.target) for tie in ties], leaves, arrays, present=True)
         arrays = dict.fromkeys(path for path in leaves if path in arrays or path in targets)
     variables = nnx_variables(leaves)
     return [_completed(one, leaves, variables) for tie in ties for one in _expand(tie, leaves, arrays)]

@@ -76,7 +76,7 @@ class Cast:
         """Accept every form of a dtype, and keep its name."""
         own = getattr(dtype, "dtype", None)  # jax's scalar types, such as jnp.bfloat16, have a dtype
         try:
-            found = np.dtype(own if isinstance(own, np.dtype) else dtype)
+            found = np.dtype(own if isinstance(own, np.dtype) else object if dtype is None else dtype)
         except TypeError:
             found = np.dtype(object)
         if not jnp.issubdtype(found, jnp.inexact):

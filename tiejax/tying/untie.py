@@ -34,7 +34,7 @@ from tiejax.tying.optimizer_state import (
 )
 from tiejax.tying.policies import POLICIES, Keep, New, Policy
 from tiejax.tying.store import store, view
-from tiejax.tying.tie import PyTree, Tie, leaves_by_path
+from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path
 from tiejax.tying.ties import TiesLike, resolve, resolve_full
 from tiejax.tying.transforms import Shape, entries_read, reads_part
 
@@ -388,7 +388,17 @@ def _joined(
         elif jnp.issubdtype(jnp.result_type(old[path]), jnp.inexact):
             others = [beside(counterpart(tie, old, leaf, old[path], shape, back=True), old[path]) for tie in group]
             joined[path] = _mean(old[path], others, group, shape)
+        elif not leaf.classes:
+            _check_same_integers(group, old)
     return joined
+
+
+def _check_same_integers(group: Sequence[Tie], leaves: Mapping[str, Any]) -> None:
+    """Raise TieError if parameters without a mean, such as integers, are known to differ from what their ties say."""
+    for tie in group:
+        read = apply_transform(tie, leaves[tie.source]), leaves[tie.target]
+        if all(map(is_concrete, read)) and not np.array_equal(*read):
+            raise TieError(f"{tie}: the leaves differ, and {read[1].dtype} has no mean; use keep='source' or keep='target'")
 
 
 def _mean(shared: Any, others: Sequence[Any], group: Sequence[Tie], shape: Shape) -> Any:

@@ -1,6 +1,7 @@
 """Tying a checkpoint: the table for both roles, the measures of the report, and refused checkpoints."""
 
 import json
+from contextlib import nullcontext
 
 import ml_dtypes
 import numpy as np
@@ -272,3 +273,24 @@ def test_refused_families(tmp_path, config, words):
         tensors = {"rembert.embeddings.word_embeddings.weight": values(), "cls.predictions.decoder.weight": values()}
     with pytest.raises(CheckpointError, match=words):
         tie(checkpoint(tmp_path / "c", tensors, config), tmp_path / "out")
+
+
+@pytest.mark.parametrize(("other", "refused"), [("multiple_choice_head.summary.weight", True), ("v_head.summary.weight", True),
+                                                ("model.layers.0.w", False)])  # fmt: skip
+def test_a_norm_that_another_head_reads_is_not_changed(tmp_path, other, refused):
+    """The scale of an aligned table goes into the layer normalisation before the head."""
+    folder = untied(tmp_path / "c", values() * 2, **{other: np.ones((1, 4), np.float32)})
+    with pytest.raises(CheckpointError, match=f"aligned: {other} .*; keep another table") if refused else nullcontext():
+        tie(folder, tmp_path / "out", "aligned")
+    assert (tmp_path / "out").exists() == (not refused)
+
+
+def test_few_states_are_no_reason_to_write(tmp_path):
+    """Tables that differ in one row, which one of three states may not show."""
+    changed = values()
+    changed[0] += 0.01
+    folder = untied(tmp_path / "c", changed)
+    with pytest.raises(CheckpointError, match=r"3 hidden states are too few .* at least 100: give more states, or a longer"):
+        tie(folder, tmp_path / "out", states=3)
+    assert not (tmp_path / "out").exists()
+    tie(folder, tmp_path / "out", states=100)

@@ -20,12 +20,16 @@ MOST_STATES, FEWEST_STATES = 2**16, 100
 COPIES = 3  # number of copies of all states in memory at one time
 HIDDEN, STATES = Field("hidden"), Field("states")
 # Names of the normalisation's weight, in decoders and in the heads of encoders.
-NAMES = (
+OF_DECODERS = (
     *("ln_f.weight", "norm_f.weight", "model.norm.weight", "model.final_layernorm.weight"),
     *("gpt_neox.final_layer_norm.weight", "model.decoder.final_layer_norm.weight", "model.decoder.layer_norm.weight"),
+)
+OF_HEADS = (
     *("predictions.transform.LayerNorm.weight", "predictions.LayerNorm.weight", "lm_head.layer_norm.weight"),
     *("generator_predictions.LayerNorm.weight", "vocab_layer_norm.weight", "head.norm.weight"),
 )
+# Other heads, which read the normalisation of a decoder as the output table does.
+OTHER_HEADS = {"multiple_choice_head", "score", "classifier", "qa_outputs", "v_head", "value_head", "medusa_head"}
 # `model_type` of the models that multiply by weight + 1; `test_tie_parity.py` compares them with the library.
 PLUS_ONE = (
     *("gemma", "gemma2", "gemma3", "gemma3_text", "vaultgemma", "nemotron", "qwen3_next"),
@@ -65,13 +69,20 @@ def last_norm(checkpoint: Checkpoint, width: int) -> LastNorm | None:
     found = [
         tensor
         for name, tensor in checkpoint.tensors.items()
-        if tensor.shape == (width,) and any(called(name, wanted) for wanted in NAMES)
+        if tensor.shape == (width,) and any(called(name, wanted) for wanted in OF_DECODERS + OF_HEADS)
     ]
     if len(found) != 1:
         return None
     plus_one = any(part.get("model_type") in PLUS_ONE for part in levels(checkpoint.config).values())
     bias = checkpoint.tensors.get(found[0].name.removesuffix("weight") + "bias")
     return LastNorm(found[0], bias, float(plus_one))
+
+
+def other_reader(checkpoint: Checkpoint, norm: LastNorm) -> str | None:
+    """Return the name of a tensor of another head that reads the normalisation, too; None if there is none."""
+    if not any(called(norm.weight.name, wanted) for wanted in OF_DECODERS):
+        return None
+    return next((name for name in checkpoint.tensors if OTHER_HEADS & set(name.split("."))), None)
 
 
 class States(NamedTuple):

@@ -14,7 +14,7 @@ from tiejax.checkpoints.hub.stored import further_copies, stored_tables
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable
 from tiejax.checkpoints.rewrite.one_table import Keep, OneTable, blocks, one_table
 from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, part_of, rewrite, section
-from tiejax.checkpoints.rewrite.states import last_norm
+from tiejax.checkpoints.rewrite.states import last_norm, other_reader
 from tiejax.checkpoints.rewrite.tie_report import Pair, Report, measure
 
 
@@ -137,6 +137,10 @@ def _open_pair(folder: Path, keep: Keep) -> Pair:
     norm = last_norm(checkpoint, shared.shape[1])
     if keep == "aligned" and norm is None:
         raise CheckpointError(Field("keep"), f" aligned: no layer normalisation is known to precede the head of {folder}")
+    if keep == "aligned" and norm is not None and (other := other_reader(checkpoint, norm)) is not None:
+        raise CheckpointError(
+            Field("keep"), f" aligned: {other} of {folder} reads the layer normalisation that would change; keep another table"
+        )
     return Pair(checkpoint, stored.architecture, stored.relation, shared, stored.output, norm)
 
 

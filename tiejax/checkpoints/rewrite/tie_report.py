@@ -16,7 +16,7 @@ from tiejax.checkpoints.hub.locate import bias_of
 from tiejax.checkpoints.hub.stored import WORDS, Relation
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.rewrite.one_table import Distances, OneTable, blocks, distances
-from tiejax.checkpoints.rewrite.states import LastNorm, drawn, given
+from tiejax.checkpoints.rewrite.states import FEWEST_STATES, LastNorm, drawn, given
 
 # Limits of the mean KL divergence, in nats, and of the share of states whose likeliest token stays the same.
 MOST_KL, LEAST_TOP1 = 0.01, 0.99
@@ -195,6 +195,11 @@ class Report(NamedTuple):
             return (
                 f"logits move by {self.moved.kl:.3g} nat (at most {MOST_KL:g}), and {self.moved.top1:.1%} of the likeliest "
                 f"tokens stay the same (at least {LEAST_TOP1:.0%})"
+            )
+        if self.states < FEWEST_STATES and (self.distances.input > 0 or self.distances.output > 0):
+            return (
+                f"{self.states:,} hidden states are too few for a share of states within 1 %, which needs at least "
+                f"{FEWEST_STATES}: give more states, or a longer text"
             )
         if not self.whole and self.distances.input > MOST_INPUT:
             return (
