@@ -71,6 +71,9 @@ class Tied(nnx.Variable):
     def __jax_array__(self) -> Any:
         return self[...]
 
+    def __len__(self) -> int:
+        return len(self[...])
+
     def set_value(self, value: Any, **index: Any) -> None:
         """Raise TieError: the array is the source's."""
         source = self.get_metadata("source")

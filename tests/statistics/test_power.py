@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tiejax.statistics.claims import Claim, verdicts
+from tiejax.statistics.claims import Claim, assess, verdicts
 from tiejax.statistics.power import fewest_seeds, seeds_needed, smallest_detectable
 from tiejax.statistics.sign_flips import SignFlips, subset_means
 
@@ -80,3 +80,11 @@ def test_fewest_seeds_are_those_with_which_a_verdict_is_possible(claims, seeds):
         others = [Claim(f"x{i}", "s", "e", np.zeros(number), 1) for i in range(claims - 1)]
         (study,) = verdicts([[Claim("one", "s", "e", np.arange(1.0, number + 1), 1), *others]])
         assert study == [verdict, *["undecided"] * (claims - 1)]
+
+
+@pytest.mark.parametrize("margin", [1e-2, 1e-300])
+def test_more_than_a_million_seeds_are_not_counted(margin):
+    """As after models that diverge and stay finite."""
+    differences = np.array([1.0, 2, 3, 4, 5, 6, 7, 9]) * 1e7
+    (row,) = assess([Claim("a", "A", "nats", differences, sign=1, margin=margin)])
+    assert (row["seeds_needed"], row["verdict"]) == (None, "supported")

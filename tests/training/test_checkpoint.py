@@ -307,13 +307,13 @@ def test_reader_retries_if_a_checkpoint_is_pruned_meanwhile(pair, tmp_path, monk
     checkpoints, messages = opened(folder, read_only=True)
     read = Checkpoints._read
 
-    def and_pruned(self, step, like):
+    def and_pruned(self, step, *given):
         if step == 20 and (folder / "20").exists():
             writer = Checkpoints(folder, TIES, pytest.fail)
             for newer in (30, 40):
                 writer.save(newer, state(newer), records(newer))
             writer.close()
-        return read(self, step, like)
+        return read(self, step, *given)
 
     monkeypatch.setattr(Checkpoints, "_read", and_pruned)
     assert_same_checkpoint(checkpoints.restore(state(0)), 40)
@@ -358,3 +358,42 @@ def test_other_system_errors_are_not_damage(pair, tmp_path, monkeypatch):
     assert error.value.filename == str(folder / "20")
     checkpoints.close()
     assert (tree(folder), messages) == (before, [])
+
+
+@pytest.mark.parametrize("saved", [jnp.bfloat16, jnp.float8_e4m3fn])
+def test_another_dtype_of_the_same_width_is_refused(tmp_path, saved):
+    """Types that numpy does not know are not reinterpreted as others."""
+    checkpoints, _ = opened(tmp_path / "checkpoints")
+    checkpoints.save(1, {"w": jnp.asarray([1.5, -2, 3.25], saved)}, {})
+    like = {"w": jax.ShapeDtypeStruct((3,), jnp.float16 if saved == jnp.bfloat16 else jnp.float8_e5m2)}
+    with pytest.raises(CheckpointMismatch, match=f"expected {like['w'].dtype} .*, got {jnp.dtype(saved)}"):
+        checkpoints.restore(like)
+    assert checkpoints.restore({"w": jnp.ones(3, saved)})[1]["w"].tolist() == [1.5, -2, 3.25]
+    checkpoints.close()
+
+
+def test_numbers_of_python_are_read_back_and_other_types_leave_the_files(tmp_path):
+    checkpoints, messages = opened(tmp_path / "run" / "checkpoints")
+    checkpoints.save(1, {"n": 3, "x": np.int32(4)}, {})
+    assert checkpoints.restore({"n": 0, "x": np.int32(0)})[1] == {"n": 3, "x": 4}
+    with pytest.raises(CheckpointMismatch, match=r"expected int64 \(\), got int32 \(\)"):
+        checkpoints.restore({"n": 0, "x": 0})
+    checkpoints.close()
+    assert (steps(tmp_path / "run"), messages) == ([1], [])
+
+
+def test_damaged_checkpoints_of_one_step_are_all_kept(tmp_path):
+    run = tmp_path / "run"
+    for _ in range(2):
+        checkpoints, _ = opened(run / "checkpoints")
+        checkpoints.save(1, state(1), records(1))
+        largest(run / "checkpoints" / "1").unlink()
+        assert checkpoints.restore(state(0)) is None
+        checkpoints.close()
+    assert sorted(path.name for path in (run / "damaged").iterdir()) == ["1", "1.1"]
+
+
+def test_at_least_one_checkpoint_is_kept(tmp_path):
+    with pytest.raises(ValueError, match="keep: expected at least 1 checkpoint, got 0"):
+        Checkpoints(tmp_path / "checkpoints", TIES, pytest.fail, keep=0)
+    assert not (tmp_path / "checkpoints").exists()

@@ -64,3 +64,21 @@ def test_examples_that_a_seed_sees():
         np.testing.assert_array_equal(feed.seen(5, steps), np.unique(np.concatenate(read[:steps])))
     assert len(feed.seen(5, 6)) == 23
     np.testing.assert_array_equal(ExampleFeed(np.arange(23), 4, first=3).seen(5, 3), np.unique(np.concatenate(read[3:6])))
+
+
+@pytest.mark.parametrize(
+    ("feed", "words"),
+    [
+        (
+            ExampleFeed({"x": np.arange(8), "y": np.arange(10)}, rows=4),
+            r"examples: expected arrays of one length, got \[8, 10\]",
+        ),
+        (ExampleFeed(BLOCKS, rows=0), "rows and window: expected at least 1, got 0 and 64"),
+        (ExampleFeed(BLOCKS, rows=2, window=0), "rows and window: expected at least 1, got 2 and 0"),
+        (FunctionFeed(lambda seed, step: np.float32(1)), "make: expected arrays whose first axis is that of the rows"),
+        (FunctionFeed(lambda seed, step: BLOCKS[: 4 - step], window=2), "the batch of seed 7 and step 1 is .*; make all alike"),
+    ],
+)
+def test_feeds_that_cannot_be_read(feed, words):
+    with pytest.raises(ValueError, match=words):
+        next(feed.open([(7, 0)], range(1), 1, 0))

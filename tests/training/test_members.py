@@ -102,3 +102,41 @@ def test_representation_of_states_without_arrays():
     traced = []
     jax.jit(lambda members: traced.append(repr(members)))(ensemble(Vmapped()).start([3]))
     assert traced == ["EnsembleState(seeds=1, arms=2, cursor=?, leaves=1, 0.0 MB)"]
+
+
+def ensemble_of(steps):
+    """Members that move towards batches of their step, with a record every third step."""
+
+    def loss(params, batch, key):
+        value = jnp.sum((params["w"] - batch) ** 2)
+        return value, {"loss": value}
+
+    return training.Ensemble(
+        init=lambda key: {"w": jax.random.normal(key, (4,))},
+        sample=lambda seed_key, step, fed: jnp.sin(step + jnp.arange(4.0)),
+        loss=loss,
+        optimizer=optax.sgd(0.1),
+        ties=[],
+        arm_ties=np.zeros((1, 0), bool),
+        steps=steps,
+        recorders={"record": training.Recorder(3, lambda params, batch, seed_key, step: {"w": params["w"][0]})},
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "seeds", "conditions", "other"),
+    [(10, [1, 2], None, "steps"), (5, [1, 2], None, "steps"), (7, [3, 4], None, "seeds"), (7, [1, 2], [0, 1], "conditions")],
+)
+def test_a_training_is_continued_with_its_own_seeds_and_steps(tmp_path, steps, seeds, conditions, other):
+    """A finished training has visited its last step to record it, so that it cannot be made longer."""
+
+    def checkpoints():
+        return training.Checkpoints(tmp_path / "checkpoints", [], pytest.fail)
+
+    whole = training.train(ensemble_of(7), [1, 2], checkpoints())
+    with pytest.raises(training.CheckpointMismatch, match=f"belongs to a training with other {other}; continue with the same"):
+        training.train(ensemble_of(steps), seeds, checkpoints(), resume=True, conditions=conditions)
+    with pytest.raises(ValueError, match="has those of a training; continue it with resume=True, or choose another"):
+        training.train(ensemble_of(7), [1, 2], checkpoints())
+    again = training.train(ensemble_of(7), [1, 2], checkpoints(), resume=True)
+    np.testing.assert_array_equal(again.members.state.params["w"], whole.members.state.params["w"])

@@ -4,9 +4,11 @@ from typing import get_args
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from tiejax.training import cosine_cycle, make_optimizer, make_schedule
 from tiejax.training.choices import OptimizerName, ScheduleName
@@ -137,3 +139,37 @@ def test_warm_up_and_decay_are_linear():
 def test_schedules_by_name():
     rates = {name: make_schedule(name, 0.5, 0.1, 10)(jnp.int32(10)) for name in get_args(ScheduleName)}
     assert rates == {"cosine": pytest.approx(0.1), "constant": 0.5}
+
+
+def test_names_of_nnx_variables_end_before_their_value():
+    """Biases and scales of a state of NNX are no matrices; its tables are found by their paths."""
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.linear, self.norm = nnx.Linear(3, 3, rngs=rngs), nnx.LayerNorm(3, rngs=rngs)
+
+    params = nnx.state(Model(nnx.Rngs(0)), nnx.Param)
+    tables = TableRecipe(["linear/kernel"], rate=4.0)
+    optimizer = make_optimizer("adamw", 1.0, 0.5, decayed="matrices", tables=tables)
+    params = jax.tree.map(jnp.ones_like, params)
+    updates = nnx.to_pure_dict(optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)[0])
+    assert {float(leaf.max()) for leaf in (updates["linear"]["bias"], updates["norm"]["scale"], updates["norm"]["bias"])} == {
+        0.0
+    }
+    np.testing.assert_allclose(updates["linear"]["kernel"], -2.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: make_optimizer("sgd", 1.0, 0.1), "kind: expected adamw or adam, got 'sgd'"),
+        (lambda: make_optimizer("adamw", 1.0, 0.1, counts="leafs"), "counts: expected all or leaf, got 'leafs'"),
+        (lambda: make_optimizer("adamw", 1.0, 0.1, decayed="none"), "decayed: expected all or matrices, got 'none'"),
+        (lambda: make_schedule("linear", 1.0, 0.0, 10), "kind: expected cosine or constant, got 'linear'"),
+        (lambda: make_schedule("cosine", 1.0, 0.0, 0), "half_period: expected at least 1 step, got 0"),
+    ],
+)
+def test_mistyped_choices(call, words, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # users do not have the type checks of the tests
+    with pytest.raises(ValueError, match=words):
+        call()

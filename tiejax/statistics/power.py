@@ -14,6 +14,7 @@ from tiejax.statistics.sign_flips import MOST_ENUMERATED
 POWER = 0.8
 NEAR_FLOOR = 100  # up to this multiple of the smallest possible p, few flips decide, which the t distribution does not describe
 AT_LEAST = 0.85  # simulated multiples of the deviation are .89 to 1.35 times those of the t distribution
+MOST_SEEDS = 10**6  # the largest number that is reported as needed
 STUDIES, BLOCKS = 400, 10  # simulated studies, and the blocks of them that are in memory one at a time
 
 
@@ -64,8 +65,8 @@ def _lowest_subset_means(n: int) -> Float[np.ndarray, "studies lowest"]:
     return lowest
 
 
-def seeds_needed(deviation: float, difference: float, alpha: float, sides: int) -> int:
-    """Return the smallest number of seeds for which `smallest_detectable` is at most `difference`.
+def seeds_needed(deviation: float, difference: float, alpha: float, sides: int) -> int | None:
+    """Return the smallest number of seeds for which `smallest_detectable` is at most `difference`; None beyond a million.
 
     It is at least the number with which a sign-flip test can reject at all: p is at least sides 2^(-n).
     """
@@ -76,7 +77,7 @@ def seeds_needed(deviation: float, difference: float, alpha: float, sides: int) 
     def enough(n: int) -> bool:
         return smallest_detectable(deviation, n, alpha, sides) <= difference
 
-    return _first(enough, _first(may_be_enough, 2))
+    return _first(enough, _first(may_be_enough, 2)) if may_be_enough(MOST_SEEDS) else None
 
 
 def _first(true: Callable[[int], bool], low: int) -> int:

@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tiejax import tying
 from tiejax.training.records import FOLDER, RecordFiles, Records
 
 PyTree = Any
+Facts = dict[str, Any]
 
 
 class CheckpointMismatch(ValueError):
@@ -65,11 +65,12 @@ class Checkpoints:
         ties: saved with the arrays, and compared when a checkpoint is restored.
         say: receives one line for each damaged checkpoint.
         run: digest of the run's settings and text.
-        keep: number of newest checkpoints to keep.
+        keep: number of newest checkpoints to keep, at least 1.
         read_only: change nothing on the disk, for readers of a run that may still be training.
 
     Raises:
         tying.TieError: if a tie cannot be saved, since its transform is a pair of functions.
+        ValueError: if `keep` is below 1.
     """
 
     directory: Path
@@ -81,6 +82,8 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         tying.ties_to_json(self.ties)  # an error here rather than at the first checkpoint
+        if self.keep < 1:
+            raise ValueError(f"keep: expected at least 1 checkpoint, got {self.keep}")
         if not self.read_only:
             self.directory.mkdir(parents=True, exist_ok=True)
         # Only one process of a run has checkpoints: orbax must not wait for the others.
@@ -102,13 +105,19 @@ class Checkpoints:
         """The folder of records on disk."""
         return self.directory / FOLDER
 
-    def save(self, step: int, state: PyTree, records: Records) -> None:
+    @property
+    def latest(self) -> int | None:
+        """The step of the newest checkpoint, None if there is none."""
+        return max(self._steps(), default=None)
+
+    def save(self, step: int, state: PyTree, records: Records, training: Facts | None = None) -> None:
         """Write the checkpoint of `step`: state, records so far, ties and digests.
 
         Args:
             step: number of the step, larger than that of the latest checkpoint.
             state: a tree of arrays.
             records: arrays, which are saved, or `RecordFiles` in `record_folder`, whose sizes and digests are saved.
+            training: facts of the training, as JSON values, that must be the same when it is continued.
 
         Raises:
             OSError: with the path, if writing fails (full disk, permissions). Earlier checkpoints are not changed.
@@ -118,6 +127,7 @@ class Checkpoints:
         content = {
             "step": step,
             "run": self.run,
+            "training": training,
             "files": files,
             "ties": json.loads(tying.ties_to_json(self.ties)),
             "digests": {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()},
@@ -135,20 +145,22 @@ class Checkpoints:
         if not saved:  # orbax returns False, without a message, for a step that is not larger than the latest
             raise RuntimeError(f"checkpoint {step} was not saved in {self.directory}, which has it or a later one already")
 
-    def restore(self, like: PyTree) -> tuple[int, PyTree, Records] | None:
+    def restore(self, like: PyTree, training: Facts | None = None) -> tuple[int, PyTree, Records] | None:
         """Restore the newest undamaged checkpoint.
 
         A damaged checkpoint is reported and, unless `read_only`, moved to `damaged/` next to `directory`.
 
-        like: arrays, or shapes and dtypes, in the structure of the state. Returns step, state and records, or None if there is
-        no undamaged checkpoint. Raises CheckpointMismatch if an undamaged checkpoint belongs to another run, or has other ties
-        or arrays; OSError, with the path, if reading fails although the checkpoint may be intact.
+        like: arrays, or shapes and dtypes, in the structure of the state. training: as in `save`, not compared with None.
+        Returns step, state and records, or None if there is no undamaged checkpoint. Raises CheckpointMismatch if an undamaged
+        checkpoint belongs to another run or training, or has other ties or arrays; OSError, with the path, if reading fails
+        although the checkpoint may be intact.
         """
+        like = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.asarray(leaf), like)
         passed = set[int]()
         while steps := sorted(set(self._steps()) - passed):
             step = steps[-1]
             try:
-                return self._read(step, like)
+                return self._read(step, like, training)
             except (CheckpointMismatch, PermissionError, MemoryError):
                 raise
             except Exception as error:  # broken files make orbax and tensorstore raise various types
@@ -173,10 +185,10 @@ class Checkpoints:
     def _move_aside(self, step: int) -> None:
         aside = self.directory.parent / "damaged"
         aside.mkdir(exist_ok=True)
-        shutil.rmtree(aside / str(step), ignore_errors=True)
-        (self.directory / str(step)).rename(aside / str(step))
+        names = itertools.chain([str(step)], (f"{step}.{number}" for number in itertools.count(1)))
+        (self.directory / str(step)).rename(next(aside / name for name in names if not (aside / name).exists()))
 
-    def _read(self, step: int, like: PyTree) -> tuple[int, PyTree, Records]:
+    def _read(self, step: int, like: PyTree, training: Facts | None) -> tuple[int, PyTree, Records]:
         at = self.directory / str(step)
         for path in at.rglob("*"):
             if not (path.is_file() or path.is_dir()):  # reading a pipe would block
@@ -202,6 +214,12 @@ class Checkpoints:
             raise CheckpointMismatch(
                 f"checkpoint {at} belongs to another run (other settings or another text); restore this run's checkpoints, or "
                 f"remove {self.directory} to start at step 0"
+            )
+        saved = content.get("training") or training or {}
+        if other := [name for name, fact in (training or {}).items() if saved.get(name) != fact]:
+            raise CheckpointMismatch(
+                f"checkpoint {at} belongs to a training with other {' and '.join(other)}; continue with the same, or train in "
+                "another directory"
             )
         if tying.ties_from_json(json.dumps(content["ties"])) != tying.ties_from_json(tying.ties_to_json(self.ties)):
             raise CheckpointMismatch(f"checkpoint {at} has other ties than this run: {str(content['ties'])[:80]}")
@@ -275,7 +293,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], like: PyTree, prefix: str) -> 
     leaves, treedef = jax.tree.flatten(like)
     found = [arrays.get(f"{prefix}/{number}") for number in range(len(leaves))]
     for number, (leaf, expected) in enumerate(zip(found, leaves, strict=True)):
-        if leaf is not None and leaf.dtype.kind == "V" and leaf.dtype.itemsize == np.dtype(expected.dtype).itemsize:
+        if leaf is not None and leaf.dtype.type is np.void and leaf.dtype.itemsize == np.dtype(expected.dtype).itemsize:
             found[number] = leaf = leaf.view(expected.dtype)  # .npz files do not name dtypes such as bfloat16
         if leaf is None or (leaf.shape, leaf.dtype) != (expected.shape, expected.dtype):
             got = "nothing" if leaf is None else f"{leaf.dtype} {leaf.shape}"

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from tiejax.training import cluster
-from tiejax.training.checkpoint import Checkpoints, pack, unpack
+from tiejax.training.checkpoint import Checkpoints, Facts, pack, unpack
 from tiejax.training.chunk import Runner, compile_ensemble
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.keys import check_seeds
@@ -97,8 +97,9 @@ def train(
 
     Raises:
         ValueError: if seeds or conditions are invalid or a seed is repeated, `records_on_disk` is given without
-            `checkpoints`, or `start` has other numbers of seeds or arms.
-        CheckpointMismatch: if the newest checkpoint belongs to another run.
+            `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has other numbers of seeds or
+            arms.
+        CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions or steps.
     """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk, start)
     training.compile()
@@ -135,7 +136,13 @@ class Training:
             raise ValueError("records_on_disk: requires checkpoints, next to which the files are written")
         self._members = ensemble.start(seeds) if start is None else _starting(ensemble, seeds, start)
         found: Records = {}
-        restored = _restored(self._members, checkpoints, bool(on_disk)) if resume else None
+        numbers = [0] * len(seeds) if conditions is None else conditions
+        self._facts = {"seeds": [*map(int, seeds)], "conditions": [*map(int, numbers)], "steps": ensemble.steps}
+        if not resume and checkpoints is not None and checkpoints.latest is not None:
+            raise ValueError(
+                f"checkpoints: {checkpoints.directory} has those of a training; continue it with resume=True, or choose another"
+            )
+        restored = _restored(self._members, checkpoints, bool(on_disk), self._facts) if resume else None
         if restored is not None:
             self._members, found = restored
             ensemble.check(self._members)
@@ -208,7 +215,7 @@ class Training:
         assert self._runner is not None
         self._members = self._runner.to_host(placed)
         if self._checkpoints is not None and self._records is not None and self._cursor != self._saved:
-            self._checkpoints.save(self._cursor, self._members, self._records.all())
+            self._checkpoints.save(self._cursor, self._members, self._records.all(), self._facts)
         self._saved = self._cursor
 
     def result(self) -> Trained:
@@ -236,14 +243,16 @@ def _record_files(found: Records, checkpoints: Checkpoints | None) -> RecordFile
     return files
 
 
-def _restored(members: EnsembleState, checkpoints: Checkpoints | None, on_disk: bool) -> tuple[EnsembleState, Records] | None:
+def _restored(
+    members: EnsembleState, checkpoints: Checkpoints | None, on_disk: bool, facts: Facts
+) -> tuple[EnsembleState, Records] | None:
     """Return members and records of the newest checkpoint, which the first process reads and sends to the others.
 
-    on_disk: do not send records, which the first process holds on disk.
+    on_disk: do not send records, which the first process holds on disk. facts: of the training, as in `Checkpoints.restore`.
     """
 
     def read() -> tuple[EnsembleState, Records] | None:
-        last = checkpoints.restore(members) if checkpoints is not None else None
+        last = checkpoints.restore(members, facts) if checkpoints is not None else None
         return None if last is None else last[1:]
 
     if jax.process_count() == 1:

@@ -10,10 +10,12 @@ from jaxtyping import Array, Float, Int
 PyTree = Any
 
 
-def cross_entropy(logits: Float[Array, "batch vocabulary"], target: Int[Array, " batch"]) -> Float[Array, " batch"]:
-    """Return -ln softmax(logits)[target] in nats, computed in at least float32."""
+def cross_entropy(logits: Float[Array, "*batch vocabulary"], target: Int[Array, "*batch"]) -> Float[Array, "*batch"]:
+    """Return -ln softmax(logits)[target] in nats, computed in at least float32; raises ValueError for other shapes."""
+    if jnp.shape(logits)[:-1] != jnp.shape(target):
+        raise ValueError(f"target: expected a token for each of the logits {jnp.shape(logits)}, got {jnp.shape(target)}")
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    chosen = jnp.take_along_axis(logits, target[:, None], axis=-1)[:, 0]
+    chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - chosen
 
 
@@ -25,11 +27,15 @@ def masked_lm_loss(
     Args:
         logits_of: (params, batch, dropout key or None) -> logits `[batch, vocabulary]` at the masked positions.
         params: parameters.
-        batch: a batch with the field `target [batch]`.
+        batch: a batch with the field `target [batch]`: the token at each of these positions, without marks for others such as
+            -100. Both may have further axes before the last of the logits.
         key: dropout key; None disables dropout.
 
     Returns:
         The loss in nats, and the metrics `loss` and `accuracy` (of the argmax over the vocabulary).
+
+    Raises:
+        ValueError: if there is not one target for each vector of logits.
     """
     logits = logits_of(params, batch, key)
     loss = jnp.mean(cross_entropy(logits, batch.target))

@@ -2,13 +2,14 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, assert_never
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from tiejax.training.choices import OptimizerName, ScheduleName
+from tiejax.tying.leaves import NNX_SUFFIX
 
 BETAS = (0.9, 0.999)  # Adam's, in all published protocols implemented here
 
@@ -54,6 +55,9 @@ def make_optimizer(
             `bias`, `scale`, `b`, `offset`, and all that end in `_bias`.
         tables: other decay, rate or second moment of embedding tables.
     """
+    check_choice("kind", kind, get_args(OptimizerName))
+    check_choice("counts", counts, ("all", "leaf"))
+    check_choice("decayed", decayed, ("all", "matrices"))
     b1, b2 = betas
     scale = optax.scale_by_adam(b1, b2, eps) if counts == "all" else scale_by_adam_per_leaf(b1, b2, eps)
     decay = optax.add_decayed_weights(weight_decay, None if decayed == "all" else matrices)
@@ -67,11 +71,13 @@ def make_optimizer(
         )
     if tables is not None and tables.rate != 1:
         rate = optax.chain(rate, optax.masked(optax.scale(tables.rate), lambda params: leaves_at(params, tables.paths)))
-    if kind == "adamw":
-        return optax.chain(scale, decay, rate)
-    if kind == "adam":
-        return optax.chain(decay, scale, rate)
-    assert_never(kind)
+    return optax.chain(scale, decay, rate) if kind == "adamw" else optax.chain(decay, scale, rate)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise ValueError unless a value is one of the choices of an argument."""
+    if value not in choices:
+        raise ValueError(f"{name}: expected {' or '.join(choices)}, got {value!r}")
 
 
 def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
@@ -94,17 +100,20 @@ def matrices(params: optax.Params) -> optax.Params:
     """
 
     def is_matrix(path: Any, leaf: Any) -> bool:
-        name = jax.tree_util.keystr(path[-1:], simple=True)
+        name = jax.tree_util.keystr(path, simple=True, separator="/").removesuffix(NNX_SUFFIX).rpartition("/")[2]
         return name not in ("bias", "scale", "b", "offset") and not name.endswith("_bias")
 
     return jax.tree_util.tree_map_with_path(is_matrix, params)
 
 
 def leaves_at(tree: Any, paths: Sequence[str]) -> Any:
-    """Return for each leaf whether its path is one of `paths`."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: jax.tree_util.keystr(path, simple=True, separator="/") in paths, tree
-    )
+    """Return for each leaf whether its path, with or without the `/value` of a variable of NNX, is one of `paths`."""
+
+    def is_at(path: Any, leaf: Any) -> bool:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return name in paths or name.removesuffix(NNX_SUFFIX) in paths
+
+    return jax.tree_util.tree_map_with_path(is_at, tree)
 
 
 def share_second_moment(
@@ -231,8 +240,9 @@ def make_schedule(kind: ScheduleName, maximum: int | float, minimum: int | float
         minimum: smallest learning rate of `cosine`.
         half_period: number of steps from the largest to the smallest rate of `cosine`.
     """
-    if kind == "cosine":
-        return cosine_cycle(maximum, minimum, half_period)
+    check_choice("kind", kind, get_args(ScheduleName))
     if kind == "constant":
         return optax.constant_schedule(maximum)
-    assert_never(kind)
+    if half_period < 1:
+        raise ValueError(f"half_period: expected at least 1 step, got {half_period}")
+    return cosine_cycle(maximum, minimum, half_period)

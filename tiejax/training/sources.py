@@ -142,6 +142,10 @@ class ExampleFeed(NamedTuple):
 
     def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
         """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
+        if min(self.rows, self.window) < 1:
+            raise ValueError(f"rows and window: expected at least 1, got {self.rows} and {self.window}")
+        if len(lengths := {len(leaf) for leaf in jax.tree.leaves(self.examples)}) != 1:
+            raise ValueError(f"examples: expected arrays of one length, got {sorted(lengths)}")
         order = functools.lru_cache(maxsize=2 * len(seeds))(self._order)
         check_parts(self.rows, parts)
         in_part = self.rows // parts
@@ -186,13 +190,28 @@ class FunctionFeed(NamedTuple):
 
         def part(batch: PyTree) -> PyTree:
             for leaf in jax.tree.leaves(batch):
+                if not np.ndim(leaf):
+                    raise ValueError("make: expected arrays whose first axis is that of the rows, got a number")
                 check_parts(len(leaf), parts)
             return jax.tree.map(lambda leaf: leaf[own.start * len(leaf) // parts : own.stop * len(leaf) // parts], batch)
+
+        expected: PyTree = None
+
+        def made(seed: int, step: int) -> PyTree:
+            nonlocal expected
+            batch = self.make(seed, step)
+            kind = jax.tree.map(lambda leaf: (np.shape(leaf), str(np.asarray(leaf).dtype)), batch)
+            expected = kind if expected is None else expected
+            if kind != expected:
+                raise ValueError(
+                    f"the batch of seed {seed} and step {step} is {kind}, and the first one {expected}; make all alike"
+                )
+            return batch
 
         while True:
             steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
             within = range(steps.start, max(steps.start + 1, steps.stop if self.last is None else min(steps.stop, self.last)))
-            batches = [[part(self.make(seed, step)) for step in within] for seed, _ in seeds]
+            batches = [[part(made(seed, step)) for step in within] for seed, _ in seeds]
             yield stacked([row + row[-1:] * (len(steps) - len(within)) for row in batches])
             first += 1
 

@@ -89,7 +89,7 @@ def random_map(layers: int, distinct: int, rng: np.random.Generator) -> Owner:
 
 
 def _check_distinct(layers: int, distinct: int) -> None:
-    if not 1 <= distinct <= layers:
+    if not isinstance(distinct, int | np.integer) or not 1 <= distinct <= layers:
         raise TieError(f"distinct: expected 1 to {layers} distinct layers in a map of {layers} layers, got {distinct}")
 
 

@@ -87,6 +87,7 @@ def choose_owner(owner: Owner, layer: int, choice: int) -> Owner:
     """
     if not 0 <= choice <= layer < len(owner):
         raise TieError(f"owner: layer {layer} of {len(owner)} cannot copy layer {choice}; expected an index from 0 to {layer}")
+    owner = np.asarray(owner)
     after = owner.copy()
     if choice == layer:
         after[layer] = layer
@@ -123,7 +124,7 @@ def _check_storage(owner: Owner, storage: Storage) -> None:
     if storage not in ("full", "compact"):
         raise TieError(f"storage: expected full or compact, got {storage!r}")
     reads = np.asarray(owner).tolist()
-    if any(not 0 <= read <= layer for layer, read in enumerate(reads)):
+    if np.asarray(owner).dtype.kind not in "iu" or any(not 0 <= read <= layer for layer, read in enumerate(reads)):
         raise TieError(f"owner: expected each layer to read its own weights or those of an earlier one, got {reads}")
 
 
@@ -161,7 +162,13 @@ def move(before: Owner, after: Owner, storage: Storage) -> Move:
 
     Returns:
         A `Move`: new slot p takes the weights of old slot `source[p]`.
+
+    Raises:
+        TieError: They are no owner vectors, or of different lengths.
     """
+    before, after = np.asarray(before), np.asarray(after)
+    if len(before) != len(after):
+        raise TieError(f"owner: expected vectors of one length, got {len(before)} and {len(after)} layers")
     old_slot = dict(zip(before.tolist(), slots(before, storage).tolist(), strict=True))
     owners = np.arange(len(before)) if storage == "full" else np.unique(after)  # the layer whose weights each new slot holds
     separated = np.isin(owners, after) & ~np.isin(owners, before)

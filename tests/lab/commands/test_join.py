@@ -154,6 +154,9 @@ REFUSED = [
     (lambda run: change(run, lambda found: found.update(git_commit="abc")), r"^environment.json: git_commit differs"),
     (lambda run: (run / "metrics.npz").unlink(), r"damaged or missing: metrics.npz; its command with --resume"),
     (lambda run: (run / "run.json").unlink(), r"run.json is missing"),
+    (lambda run: (run / "environment.json").write_text("{"), r"environment.json or config.yaml is damaged; restore it$"),
+    (lambda run: (run / "environment.json").write_text("[]"), r"environment.json or config.yaml is damaged; restore it$"),
+    (lambda run: (run / "config.yaml").write_text("seeds: ["), r"environment.json or config.yaml is damaged; restore it$"),
 ]
 
 
@@ -189,6 +192,8 @@ def test_the_same_seeds_and_an_existing_directory_are_refused(runs, tmp_path):
         join.main([str(runs[0]), str(runs[0]), "--out", str(tmp_path / "out")])
     with pytest.raises(BadInput, match=r"^--out .*: exists already"):
         join.main([*map(str, runs), "--out", str(tmp_path)])
+    with pytest.raises(BadInput, match=r"^--out .*: lies in .*, which is joined; name a directory outside"):
+        join.main([*map(str, runs), "--out", str(runs[0] / "joined")])
 
 
 @pytest.mark.parametrize("argv", [[], ["one"], ["one", "two"], ["one", "--out", "two"]])

@@ -52,6 +52,10 @@ RANDOM = np.random.default_rng(0)
 ALIKE = Arm("untie-1-2", False, fork=Fraction(1, 3), parent="tied", change=Change("zero-keep-count"))
 
 
+def total(params, batch):
+    return {"sum": params["embed"].sum()}
+
+
 def branching(rate):
     return optax.sgd(rate if rate > 0 else 0.0)
 
@@ -139,7 +143,7 @@ def test_forks_need_records_within_the_run(tmp_path):
 @pytest.mark.slow
 def test_a_run_is_not_resumed_by_another_script(tmp_path):
     """A finished run, to which seeds would be appended, and one that is only read again."""
-    given = {"arms": [tied, untied], "rates": [0.1], "steps": 8}
+    given = {"arms": [tied, untied], "rates": [0.1], "steps": 8, "recorders": {"sum": total}}
     before = comparison(**given).run(tmp_path / "out")
     for place, (changes, words) in enumerate(
         (
@@ -151,6 +155,10 @@ def test_a_run_is_not_resumed_by_another_script(tmp_path):
             ({"arms": [tied, untied, untie_at(0.5)]}, "arms"),
             ({"rates": [0.3]}, r"rates: \[0.1\] -> \[0.3\]"),
             ({"steps": 9}, "steps: 8 -> 9"),
+            ({"optimizer": lambda rate: optax.adagrad(rate, 0.5)}, "optimizer's first state"),
+            ({"schedule": lambda step, steps: jnp.where(step < 7, 1.0, 0.5)}, "schedule"),
+            ({"claims": lambda losses: [Claim("own", "Own", "loss", losses["untied"] - losses["tied"])]}, "claims"),
+            ({"recorders": {}}, "recorders: sum"),
         )
     ):
         with pytest.raises(ValueError, match=rf"^--resume: .* was started by another script \((|.*; ){words}\)"):
@@ -484,3 +492,11 @@ def test_rates_and_factors_are_chosen_together(tmp_path):
     assert alone.final[0, 0] == pytest.approx(screened[0.02, 2.0], rel=1e-6)
     page = outcome.report.read_text()
     assert "factor of the tables" in page
+
+
+@pytest.mark.slow
+def test_switches_are_given_as_booleans(tmp_path, capsys):
+    given = {"arms": [tied, untied], "rates": [0.1], "steps": 8}
+    comparison(**given).run(tmp_path / "out", quiet=True)
+    assert "step" not in capsys.readouterr().out
+    comparison(**given).run(tmp_path / "other", quiet=False)

@@ -99,6 +99,9 @@ def main(argv: Sequence[str]) -> int:
     check(runs)
     if out.exists():
         raise BadInput(f"--out {cut(out)}: exists already; name a new run directory")
+    for run in runs:
+        if out.resolve().is_relative_to(run.path.resolve()):
+            raise BadInput(f"--out {cut(out)}: lies in {run.path}, which is joined; name a directory outside")
     with atomic_folder(out) as folder:
         write(runs, folder, out)
     seeds = sum(len(part) for run in runs for part in run.parts)
@@ -121,7 +124,14 @@ def opened(path: Path) -> Run:
         raise BadInput(f"{path}: a run of {manifest.study} stores no finished stages of separate seeds, so it cannot be joined")
     if manifest.settings.get("until"):
         raise BadInput(f"{path}: the run chose its number of seeds with --until; join runs with given --seeds")
-    return Run(path, manifest, json.loads((path / ENVIRONMENT).read_bytes()))
+    try:
+        environment = json.loads((path / ENVIRONMENT).read_bytes())
+        yaml_text.load((path / CONFIG).read_text())
+    except (ValueError, yaml_text.NotYaml):
+        environment = None
+    if not isinstance(environment, dict):
+        raise BadInput(f"{path}: {ENVIRONMENT} or {CONFIG} is damaged; restore it")
+    return Run(path, manifest, environment)
 
 
 def check(runs: Sequence[Run]) -> None:

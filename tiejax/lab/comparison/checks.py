@@ -83,10 +83,10 @@ def check_values(name: str, max_norm: Any, gate: Any) -> None:
         raise BadInput(f"gate: expected a loss that models must end below, or None, got {gate!r:.60}")
 
 
-def check_claims(own: Callable[..., Any] | None, arms: Sequence[Arm], seeds: int) -> None:
-    """Raise BadInput unless claims of one's own can be made from final losses, here from random ones."""
+def own_claims(own: Callable[..., Any] | None, arms: Sequence[Arm], seeds: int = 16) -> Sequence[Claim]:
+    """Return claims of one's own, made from random losses; raises BadInput if they cannot be made."""
     if own is None:
-        return
+        return []
     rng = np.random.default_rng(0)
     losses = {arm.name: rng.uniform(1, 2, seeds) for arm in arms}
     try:
@@ -95,6 +95,7 @@ def check_claims(own: Callable[..., Any] | None, arms: Sequence[Arm], seeds: int
         raise BadInput(f"claims: failed with {failure(error)}") from None
     if not isinstance(found, list | tuple) or any(not isinstance(claim, Claim) for claim in found):
         raise BadInput(f"claims: expected a list of tiejax.statistics.claims.Claim, got {found!r:.60}")
+    return found
 
 
 def check_losses(loss: Callable[..., Any], evaluate: Callable[[PyTree, PyTree], Any], data: Data, shapes: Shapes) -> None:

@@ -162,9 +162,10 @@ class Comparison:
             ValueError: a setting or a function is wrong; the message is that of the command line.
             KeyboardInterrupt: the run was interrupted; `resume=True` continues it.
         """
+        switched = {name: settings.pop(name) for name in SWITCHES if isinstance(settings.get(name), bool)}
         given = {"out": str(out or self.directory), **settings}
         flags = [f"--{name}={json.dumps(value) if isinstance(value, list | tuple) else value}" for name, value in given.items()]
-        switches = [f"--{name}" for name, on in (("resume", resume), ("overwrite", overwrite)) if on]
+        switches = [f"--{name}" for name, on in (("resume", resume), ("overwrite", overwrite), *switched.items()) if on]
         try:
             with handlers_restored():
                 status = entry.main(self.study, [*flags, *switches])
@@ -207,7 +208,7 @@ class Comparison:
         evaluate = self.evaluate or (lambda params, batch: first_of(self.loss(params, batch, None)))
         checks.check_losses(self.loss, evaluate, found, shapes)
         checks.check_schedule(self.schedule)
-        checks.check_claims(self.claims, arms, settings.number_of_seeds)
+        checks.own_claims(self.claims, arms, settings.number_of_seeds)
         opt_state = checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
         checks.check_changes(arms, self.optimizer, shapes)
         checks.check_recorders(self.recorders, found, shapes)
@@ -235,7 +236,8 @@ class Comparison:
         gate = None if self.gate is None else Gate(self.gate, 0.0, "the gate of the script", self.unit, "gate")
         if settings.steps is not None:
             check_forks(arms, settings.steps, settings.every(settings.steps))
-        described = script.described(recipe, arms, gate, type(settings).GIVEN, shapes.params)
+        claims = checks.own_claims(self.claims, arms)
+        described = script.described(recipe, arms, gate, claims, type(settings).GIVEN, shapes.params)
         if resume:
             script.check(Path(str(settings.out)), described)
         return Subject(

@@ -37,10 +37,10 @@ class Data(NamedTuple):
             return FunctionFeed(self.training, first, window, last)
         return ExampleFeed(self.training, self.batch_size, first, window)
 
-    def batch(self) -> PyTree:
-        """Return a training batch."""
+    def batch(self, seed: int = 0, step: int = 0) -> PyTree:
+        """Return a training batch; seed, step: of a function."""
         if self.made:
-            return jax.tree.map(np.asarray, self.training(0, 0))
+            return jax.tree.map(np.asarray, self.training(seed, step))
         return jax.tree.map(lambda leaf: leaf[: self.batch_size], self.training)
 
     @property
@@ -69,9 +69,10 @@ class Data(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 (hex) of the held-out examples and the training ones, or of the first batch of a function."""
+        """The SHA-256 (hex) of the held-out examples and the training ones, or of three batches of a function."""
         digest = hashlib.sha256()
-        for tree in (self.batch() if self.made else self.training, self.held_out):
+        made = [self.batch(*place) for place in ((0, 0), (0, 1), (1, 0))] if self.made else [self.training]
+        for tree in (*made, self.held_out):
             for leaf in jax.tree.leaves(tree):
                 digest.update(json.dumps([list(leaf.shape), str(leaf.dtype)]).encode())
                 digest.update(np.ascontiguousarray(leaf).tobytes())

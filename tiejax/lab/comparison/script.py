@@ -16,6 +16,7 @@ from tiejax.lab.comparison.arms import Arm
 from tiejax.lab.comparison.recipe import Recipe
 from tiejax.lab.runs.gate import Gate
 from tiejax.lab.settings.command_line import BadInput
+from tiejax.statistics.claims import Claim
 from tiejax.system.visible import cut
 from tiejax.training.optimizer import with_own_rates
 from tiejax.training.step import products_in
@@ -26,17 +27,22 @@ ADDRESS = re.compile(r"0x[0-9a-f]+")  # of a function, in the text of a transfor
 # Values of the script that are settings of a run, without those that can be changed on resumption.
 GIVEN = ("steps", "rates", "table_factors", "margin")
 DRAWING = ("init", "loss")  # functions that may draw random numbers, and do not from the key
-STEPS = 100  # of a run, for the program of the schedule
+STEPS = 100  # for the program of the schedule, if the run chooses its steps
 
 
 def described(
-    recipe: Recipe, arms: Sequence[Arm], gate: Gate | None, given: Mapping[str, Any], params: PyTree
+    recipe: Recipe,
+    arms: Sequence[Arm],
+    gate: Gate | None,
+    claims: Sequence[Claim],
+    given: Mapping[str, Any],
+    params: PyTree,
 ) -> dict[str, Any]:
     """Return what results of a comparison depend on beside its settings and data, as JSON values.
 
-    Functions are described by digests of their programs, as jax lowers them, with the arrays that they close over. params:
-    shapes of the parameters. Raises BadInput if a function gives another program each time that it is traced, as with random
-    numbers of numpy.
+    Functions are described by digests of their programs, as jax lowers them, with the arrays that they close over. claims: the
+    script's own, of random losses (`checks.own_claims`). params: shapes of the parameters. Raises BadInput if a function gives
+    another program each time that it is traced, as with random numbers of numpy.
     """
     batch = recipe.data.shapes
     key, step = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((), np.int32)
@@ -47,7 +53,8 @@ def described(
         "loss": (recipe.loss, params, batch, key),
         "evaluate": (recipe.evaluate, params, batch),
         "optimizer": (optimizer.update, params, state, params),
-        "schedule": (lambda step: recipe.schedule(step, STEPS), step),
+        "optimizer's first state": (optimizer.init, params),
+        "schedule": (lambda step: recipe.schedule(step, given.get("steps") or STEPS), step),
         "ties": (lambda params: tying.view(tying.store(params, recipe.ties), recipe.ties), params),
     }
     programs |= {f"recorders: {name}": (function, params, batch) for name, function in recipe.recorders.items()}
@@ -62,6 +69,7 @@ def described(
         "gate": None if gate is None else gate.bigram,
         "ties": ties,
         "arms": [ADDRESS.sub("", repr(arm)) for arm in arms],
+        "claims": [[claim.id, claim.sign, claim.goal, claim.margin, claim.differences.tolist()] for claim in claims],
         "given": {name: given.get(name) for name in GIVEN},
     }
 
@@ -84,8 +92,11 @@ def check(out: Path, now: Mapping[str, Any]) -> None:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the arguments in which two descriptions differ."""
     programs = now["programs"] if before.get("jax") == now["jax"] else {}
-    changed = [name for name, digest in programs.items() if before["programs"].get(name) != digest]
+    known = before["programs"] if programs else {}
+    names = {*programs, *known} if "claims" in before else {*programs} & {*known}  # not of a script of an earlier version
+    changed = sorted(name for name in names if known.get(name) != programs.get(name))
     changed += [name for name in ("ties", "arms") if before.get(name) != now[name] and name not in changed]
+    changed += ["claims"] if before.get("claims", now["claims"]) != now["claims"] else []
     values = {name: (before.get(name), now[name]) for name in ("batch_size", "max_norm", "gate")}
     values |= {name: (before.get("given", {}).get(name), value) for name, value in now["given"].items()}
     return changed + [f"{name}: {cut(str(one))} -> {cut(str(other))}" for name, (one, other) in values.items() if one != other]
