@@ -149,7 +149,7 @@ def test_a_run_is_not_resumed_by_another_script(tmp_path):
         (
             ({"loss": lambda *given: 10 * loss(*given)}, "loss; evaluate"),
             ({"init": lambda key: jax.tree.map(jnp.zeros_like, init(key))}, "init"),
-            ({"optimizer": lambda rate: optax.sgd(rate)}, "optimizer"),
+            ({"optimizer": lambda rate: optax.sgd(rate)}, "optimizer; optimizer's first state"),
             ({"max_norm": 0.01}, "max_norm: None -> 0.01"),
             ({"batch_size": 4}, "batch_size: 8 -> 4"),
             ({"arms": [tied, untied, untie_at(0.5)]}, "arms"),
@@ -157,7 +157,7 @@ def test_a_run_is_not_resumed_by_another_script(tmp_path):
             ({"steps": 9}, "steps: 8 -> 9"),
             ({"optimizer": lambda rate: optax.adagrad(rate, 0.5)}, "optimizer's first state"),
             ({"schedule": lambda step, steps: jnp.where(step < 7, 1.0, 0.5)}, "schedule"),
-            ({"claims": lambda losses: [Claim("own", "Own", "loss", losses["untied"] - losses["tied"])]}, "claims"),
+            ({"claims": lambda losses: [Claim("own", "Own", "loss", losses["tied"] - losses["untied"], 1)]}, "claims"),
             ({"recorders": {}}, "recorders: sum"),
         )
     ):
@@ -498,5 +498,6 @@ def test_rates_and_factors_are_chosen_together(tmp_path):
 def test_switches_are_given_as_booleans(tmp_path, capsys):
     given = {"arms": [tied, untied], "rates": [0.1], "steps": 8}
     comparison(**given).run(tmp_path / "out", quiet=True)
-    assert "step" not in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("report: ")
     comparison(**given).run(tmp_path / "other", quiet=False)
+    assert not capsys.readouterr().out.startswith("report: ")
