@@ -30,6 +30,20 @@ def test_a_function_makes_the_batches_of_every_seed_and_step():
     assert second["x"][:, :, 0, 0].tolist() == [[706, 707], [806, 807]]
 
 
+def test_the_fingerprint_of_a_function_is_that_of_several_batches():
+    """Also of one that knows no other seed or step."""
+
+    def fingerprint(further):
+        def batch(seed, step):
+            value = 1.0 if seed == step == 0 else further(seed, step)
+            return {"x": np.full((2, 2), value), "y": np.ones(2)}
+
+        return checked(batch, HELD_OUT, 2).fingerprint
+
+    prints = [fingerprint(function) for function in (lambda *at: 2.0, lambda *at: 3.0, lambda *at: {}[at])]
+    assert len(set(prints)) == 3
+
+
 def test_the_fingerprint_is_that_of_values():
     one, other = (checked(EXAMPLES | {"y": y}, HELD_OUT, 2).fingerprint for y in (EXAMPLES["y"], EXAMPLES["y"] + 1))
     assert one != other == checked(EXAMPLES | {"y": EXAMPLES["y"] + 1}, HELD_OUT, 2).fingerprint

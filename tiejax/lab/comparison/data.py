@@ -1,5 +1,6 @@
 """The training and held-out examples of a comparison: trees of arrays, or a function that makes batches."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -69,10 +70,13 @@ class Data(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 (hex) of the held-out examples and the training ones, or of three batches of a function."""
+        """The SHA-256 (hex) of the held-out examples and the training ones, or of up to three batches of a function."""
         digest = hashlib.sha256()
-        made = [self.batch(*place) for place in ((0, 0), (0, 1), (1, 0))] if self.made else [self.training]
-        for tree in (*made, self.held_out):
+        trees = [self.batch() if self.made else self.training]
+        for place in ((0, 1), (1, 0)) if self.made else ():
+            with contextlib.suppress(Exception):  # a function may know the steps and seeds of the run only
+                trees.append(self.batch(*place))
+        for tree in (*trees, self.held_out):
             for leaf in jax.tree.leaves(tree):
                 digest.update(json.dumps([list(leaf.shape), str(leaf.dtype)]).encode())
                 digest.update(np.ascontiguousarray(leaf).tobytes())
