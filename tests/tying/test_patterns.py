@@ -75,5 +75,5 @@ def test_patterns_that_match_their_own_targets_end_in_an_error(bias):
 
 def test_missing_targets_that_name_further_ones_end_in_an_error():
     """In a tree without None, targets may be missing, so that a target may be the source of another."""
-    with pytest.raises(TieError, match="the ties match their own targets without end; write narrower patterns"):
+    with pytest.raises(TieError, match="ties match their own targets without end; write narrower patterns"):
         view({"encoder": {"kernel": jnp.ones(2)}}, [Tie("encoder*", "encoder_copy*"), Tie("x", "y")])

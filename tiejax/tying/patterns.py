@@ -46,17 +46,17 @@ def reached(
     found: dict[str, str] = {}
     known, new = set(arrays), dict.fromkeys(arrays)
     variables = nnx_variables(leaves)
-    generation = 0
+    # Without end, paths grow without bound. In a chain that ends, a tie may follow itself after others, but hardly twice.
+    longest = max(map(len, leaves), default=0) + 2 * sum(len(target) for _, target in pairs)
     while new:
         now = [pair for source, target in pairs for pair in _pairs(source, target, leaves, new, variables)]
-        now = [(source, target) for source, target in now if target in leaves] if present else now
-        generation += 1
-        if now and not present and generation > len(pairs):  # a chain has at most one link of each tie
-            raise TieError(f"{now[0][0]} -> {now[0][1]}: the ties match their own targets without end; write narrower patterns")
         now = [(source, _like(source, completed(target, leaves, variables), leaves, variables)) for source, target in now]
+        now = [(source, target) for source, target in now if not present or target in leaves]
         found |= {target: source for source, target in reversed(now) if target not in found}
         new = dict.fromkeys(target for _, target in now if target not in known)
         known.update(new)
+        if grown := next((target for target in new if len(target) > longest), None):
+            raise TieError(f"{found[grown]} -> {grown}: ties match their own targets without end; write narrower patterns")
         variables |= {target for target in new if target not in leaves and target.endswith(NNX_SUFFIX)}
     return found
 
