@@ -117,7 +117,7 @@ def test_large_records_are_stored_on_disk(monkeypatch):
         assert sizes.need(dataclasses.replace(settings, records_on="disk")).disk > 2 * records
 
 
-@pytest.mark.parametrize(("seeds", "expected"), [(1, 64), (32, 64), (10**4, 36), (10**6, 2)])
+@pytest.mark.parametrize(("seeds", "expected"), [(1, 64), (32, 64), (10**4, 38), (10**6, 2)])
 def test_records_per_chunk_fit_in_the_buffer(seeds, expected):
     settings = Settings(seeds=seeds).resolved()
     assert build_ensemble(settings).records_per_chunk == expected
