@@ -46,7 +46,7 @@ def reached(
     found: dict[str, str] = {}
     known, new = set(arrays), dict.fromkeys(arrays)
     variables = nnx_variables(leaves)
-    # Without end, paths grow without bound. In a chain that ends, a tie may follow itself after others, but hardly twice.
+    # The paths of a chain without end grow without bound; a chain that ends may use a tie twice.
     longest = max(map(len, leaves), default=0) + 2 * sum(len(target) for _, target in pairs)
     while new:
         now = [pair for source, target in pairs for pair in _pairs(source, target, leaves, new, variables)]

@@ -105,7 +105,7 @@ def test_looks_of_joined_runs(tmp_path, seeds, earlier, level, looks):
         rows = [{"n": number, "goal": "difference", "equivalence": None, "adjusted_level": level}]
         (folder / "results.json").write_text(json.dumps({"claims": rows}))
         read = manifest.Manifest("study", {"seeds": list(range(first, first + number))}, tested=before)
-        joined.append(join.Run(folder, read, {}))
+        joined.append(join.Run(folder, read, {}, {}))
         first += number
     assert join.tested(joined) == looks
 
@@ -126,7 +126,7 @@ def test_which_runs_could_decide_a_claim(tmp_path, goals, margins, seeds, decide
             for goal, same in zip(goals, equivalences, strict=True)]  # fmt: skip
     exploratory = {"n": 100, "goal": "difference", "equivalence": None, "adjusted_level": None}
     (tmp_path / "results.json").write_text(json.dumps({"claims": [*rows, exploratory]}))
-    assert join.Run(tmp_path, manifest.Manifest("study", {}), {}).could_decide == decides
+    assert join.Run(tmp_path, manifest.Manifest("study", {}), {}, {}).could_decide == decides
 
 
 def change(run, edit):

@@ -65,6 +65,7 @@ class Run(NamedTuple):
     path: Path
     manifest: Manifest
     environment: Mapping[str, Any]
+    config: Mapping[str, Any]
 
     @property
     def parts(self) -> list[list[int]]:
@@ -126,12 +127,12 @@ def opened(path: Path) -> Run:
         raise BadInput(f"{path}: the run chose its number of seeds with --until; join runs with given --seeds")
     try:
         environment = json.loads((path / ENVIRONMENT).read_bytes())
-        yaml_text.load((path / CONFIG).read_text())
-    except (ValueError, yaml_text.NotYaml):
-        environment = None
+        config = yaml_text.load((path / CONFIG).read_text())
+    except ValueError:
+        environment = config = None
     if not isinstance(environment, dict):
         raise BadInput(f"{path}: {ENVIRONMENT} or {CONFIG} is damaged; restore it")
-    return Run(path, manifest, environment)
+    return Run(path, manifest, environment, config)
 
 
 def check(runs: Sequence[Run]) -> None:
@@ -178,8 +179,7 @@ def write(runs: Sequence[Run], folder: Path, out: Path) -> None:
         first.manifest, settings=settings, files=files, lengths=lengths, parts=tuple(parts), tested=tested(runs)
     )
     manifest.write(folder)
-    config = yaml_text.load((first.path / CONFIG).read_text()) | {"seeds": seeds, "out": str(out)}
-    (folder / CONFIG).write_text(yaml_text.dump(config))
+    (folder / CONFIG).write_text(yaml_text.dump({**first.config, "seeds": seeds, "out": str(out)}))
 
 
 def tested(runs: Sequence[Run]) -> tuple[int, ...]:
