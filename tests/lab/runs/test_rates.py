@@ -46,7 +46,7 @@ def test_a_single_rate_or_factor_is_used_as_it_is():
 RATES, FACTORS = [1e-3, 2e-3, 4e-3, 8e-3], [1.0, 2.0, 4.0, 8.0]
 
 
-def test_screening_keeps_the_best_four_for_full_runs():
+def test_screening_keeps_the_best_four_for_full_runs_and_the_neighbours_of_the_best_are_trained_in_full():
     screened, full = [], []
 
     def screen(pairs):
@@ -59,11 +59,23 @@ def test_screening_keeps_the_best_four_for_full_runs():
 
     found = choose_rates(RATES, losses_at, FACTORS, screen)
     assert len(screened) == len(set(screened)) == 16  # every pair once: the best is inside
-    assert set(full) == {(rate, factor) for rate in (2e-3, 4e-3) for factor in (2.0, 4.0)}
+    kept = {(rate, factor) for rate in (2e-3, 4e-3) for factor in (2.0, 4.0)}
+    assert len(full) == len(set(full))
+    assert set(full) == kept | {(8e-3, 2.0), (4e-3, 1.0)}
     assert found.pair == (4e-3, 2.0)
     assert not found.at_edge
     assert np.isfinite(found.screened).all()
-    assert np.isfinite(found.losses).all(axis=1).sum() == 4
+    assert np.isfinite(found.losses).all(axis=1).sum() == 6
+
+
+def test_full_runs_go_on_inside_the_grid_until_the_best_is_better_than_all_its_neighbours():
+    """Short runs prefer large factors, full ones small: the four that screening keeps lack the best pair."""
+    found = choose_rates(RATES, lambda pairs: far(pairs, 4e-3, 1.1)[:, None], FACTORS, lambda pairs: far(pairs, 3e-3, 7))
+    assert found.pair == (4e-3, 1.0)
+    assert not found.at_edge
+    in_full = {pair for pair, losses in zip(found.pairs, found.losses, strict=True) if np.isfinite(losses).all()}
+    assert {(2e-3, 1.0), (8e-3, 1.0), (4e-3, 0.5), (4e-3, 2.0)} < in_full
+    assert not {(1e-3, 1.0), (1e-3, 2.0)} & in_full
 
 
 def test_screening_extends_the_grid_by_a_line_in_either_direction():

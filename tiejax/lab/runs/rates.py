@@ -1,7 +1,8 @@
 """The choice of a learning rate, and of a factor for that of the tables, among several, on seeds that are not reported.
 
 With many pairs of a rate and a factor, *successive halving* keeps the choice affordable: all pairs are screened by short runs
-of one seed, and the best few are trained in full with several seeds.
+of one seed, and the best few are trained in full with several seeds. Short runs can prefer other pairs than full ones, so full
+runs go on until the best pair is better than each of its neighbours in the grid.
 """
 
 import itertools
@@ -78,7 +79,8 @@ def choose_rates(
     """Try all pairs of learning rates and factors, and further ones as long as the best is at an edge, at most three times.
 
     With `screen`, more than four pairs are first screened, and a grid whose best pair is at an edge grows by half the lowest or
-    twice the highest value; only the best four are then trained in full, and neighbours of the best of them at an edge.
+    twice the highest value; only the best four are then trained in full, and the neighbours of the best of those trained in
+    full (the next lower and higher rate with its factor, the next lower and higher factor with its rate) until all are.
 
     Args:
         rates: learning rates, ascending; of a single one no other is tried.
@@ -101,18 +103,30 @@ def choose_rates(
             if not pairs:
                 break
         pairs = sorted(sorted(sorted(short), key=lambda pair: short[pair])[:KEPT])
-    full = dict[Pair, np.ndarray]()
-    for _ in range(MOST_EXTENSIONS + 1):
+    full, extensions = dict[Pair, np.ndarray](), 0
+    while pairs:
         full |= zip(pairs, losses_at(pairs), strict=True)
         best = min(sorted(full), key=lambda pair: full[pair].mean())
-        pairs = [pair for pair in _beyond(best, [*short, *full], free) if pair not in full]
-        if not pairs:
-            break
+        grid = [*short, *full]
+        beyond = _beyond(best, grid, free) if extensions < MOST_EXTENSIONS else []
+        pairs = sorted({*beyond, *_adjacent(best, grid)} - full.keys())
+        extensions += any(pair in pairs for pair in beyond)
     missing = np.full_like(full[best], np.nan)
     every = sorted({*short, *full})
     return Tried(
         every, np.array([full.get(pair, missing) for pair in every]), np.array([short.get(pair, np.nan) for pair in every])
     )
+
+
+def _adjacent(best: Pair, tried: Collection[Pair]) -> list[Pair]:
+    """Return the pairs that have the next lower or higher of the rates tried, or of the factors, and share the other number."""
+    found = []
+    for axis in (0, 1):
+        values = sorted({pair[axis] for pair in tried})
+        place = values.index(best[axis])
+        for value in (*values[max(place - 1, 0) : place], *values[place + 1 : place + 2]):
+            found.append((value, best[1]) if axis == 0 else (best[0], value))
+    return found
 
 
 def _beyond(best: Pair, tried: Collection[Pair], free: tuple[bool, bool]) -> list[Pair]:
