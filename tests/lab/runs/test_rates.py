@@ -1,9 +1,11 @@
 """The choice of learning rates, and of factors for those of the tables."""
 
+import itertools
+
 import numpy as np
 import pytest
 
-from tiejax.lab.runs.rates import choose_rates
+from tiejax.lab.runs.rates import choose_rates, tuning_rows
 
 
 def far(pairs, *best):
@@ -27,7 +29,7 @@ def test_rates_are_extended_while_the_best_is_at_the_edge(best, tried, at_edge):
     )
     np.testing.assert_allclose(found.rates, tried)
     assert found.at_edge == at_edge
-    assert np.isnan(found.screened).all()
+    assert np.isfinite(found.losses).all()
 
 
 def test_a_rate_at_which_a_model_diverges_is_not_chosen():
@@ -46,39 +48,28 @@ def test_a_single_rate_or_factor_is_used_as_it_is():
 RATES, FACTORS = [1e-3, 2e-3, 4e-3, 8e-3], [1.0, 2.0, 4.0, 8.0]
 
 
-def test_screening_keeps_the_best_four_for_full_runs_and_the_neighbours_of_the_best_are_trained_in_full():
-    screened, full = [], []
+def test_the_first_seed_keeps_four_pairs_for_every_seed():
+    first, every = [], []
 
-    def screen(pairs):
-        screened.extend(pairs)
+    def first_at(pairs):
+        first.extend(pairs)
         return far(pairs, 3e-3, 3)
 
     def losses_at(pairs):
-        full.extend(pairs)
-        return np.outer(far(pairs, 3.5e-3, 2.5), np.ones(2))
+        every.extend(pairs)
+        return np.stack([far(pairs, 3e-3, 3), far(pairs, 4e-3, 2)], axis=1)
 
-    found = choose_rates(RATES, losses_at, FACTORS, screen)
-    assert len(screened) == len(set(screened)) == 16  # every pair once: the best is inside
-    kept = {(rate, factor) for rate in (2e-3, 4e-3) for factor in (2.0, 4.0)}
-    assert len(full) == len(set(full))
-    assert set(full) == kept | {(8e-3, 2.0), (4e-3, 1.0)}
+    found = choose_rates(RATES, losses_at, FACTORS, first_at)
+    assert sorted(first) == sorted(set(first)) == list(itertools.product(RATES, FACTORS))  # once: the best is inside
+    assert set(every) == {(rate, factor) for rate in (2e-3, 4e-3) for factor in (2.0, 4.0)}
     assert found.pair == (4e-3, 2.0)
     assert not found.at_edge
-    assert np.isfinite(found.screened).all()
-    assert np.isfinite(found.losses).all(axis=1).sum() == 6
+    np.testing.assert_allclose(found.losses[:, 0], far(found.pairs, 3e-3, 3))
+    assert np.isfinite(found.losses[:, 1]).sum() == 4
+    assert [len(losses) for losses in tuning_rows({"tied": found})["tied"]["losses"]].count(2) == 4
 
 
-def test_full_runs_go_on_inside_the_grid_until_the_best_is_better_than_all_its_neighbours():
-    """Short runs prefer large factors, full ones small: the four that screening keeps lack the best pair."""
-    found = choose_rates(RATES, lambda pairs: far(pairs, 4e-3, 1.1)[:, None], FACTORS, lambda pairs: far(pairs, 3e-3, 7))
-    assert found.pair == (4e-3, 1.0)
-    assert not found.at_edge
-    in_full = {pair for pair, losses in zip(found.pairs, found.losses, strict=True) if np.isfinite(losses).all()}
-    assert {(2e-3, 1.0), (8e-3, 1.0), (4e-3, 0.5), (4e-3, 2.0)} < in_full
-    assert not {(1e-3, 1.0), (1e-3, 2.0)} & in_full
-
-
-def test_screening_extends_the_grid_by_a_line_in_either_direction():
+def test_the_first_seed_extends_the_grid_by_a_line_in_either_direction():
     found = choose_rates(RATES, lambda pairs: far(pairs, 1.2e-2, 0.4)[:, None], FACTORS, lambda pairs: far(pairs, 1.2e-2, 0.4))
     assert set(found.rates) == {*RATES, 1.6e-2, 3.2e-2}  # the grid has no hole: also in the corner
     assert set(found.factors) == {*FACTORS, 0.5, 0.25}
@@ -86,8 +77,8 @@ def test_screening_extends_the_grid_by_a_line_in_either_direction():
     assert not found.at_edge
 
 
-def test_full_runs_that_prefer_an_edge_try_its_neighbours():
-    """Short runs prefer rates inside the grid, full ones a rate below it."""
+def test_seeds_that_prefer_an_edge_try_its_neighbours():
+    """The first seed prefers rates inside the grid, the mean of all a rate below it."""
     found = choose_rates(RATES, lambda pairs: far(pairs, 7e-4, 2)[:, None], FACTORS, lambda pairs: far(pairs, 2e-3, 2))
     assert found.pair[0] < 1e-3
     assert not found.at_edge

@@ -98,7 +98,7 @@ class Comparison:
         rates: learning rates to choose from, ascending; a single one is used as it is. If the best is the first or the last,
             half or twice of it is tried as well.
         table_factors: factors of the rate that give the table rate, to choose from likewise. More than four pairs of a rate and
-            a factor are screened by one seed with a third of the steps, and the best four are trained in full.
+            a factor are trained with the first of the seeds that choose, and the best four with the others.
         steps: training steps of every model; None if `--hours` is given.
         arms: the arms, of `tied`, `untied`, `untie_at(fraction)`, `tie_at(fraction)`, or `Arm`.
         schedule: (step, steps) -> factor of the learning rates. By default they rise in the first 2 % of the steps, and fall

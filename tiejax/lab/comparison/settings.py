@@ -28,8 +28,8 @@ class Settings(LookSettings, PrecisionSettings):
         rates: learning rates to choose from, for tied and for untied models, in ascending order. If the best is the first or
             the last of them, half or twice of it is tried as well. A single one is used as it is (default: those of the script)
         table_factors: factors of the second learning rate of the optimizer, to choose from likewise. More than four pairs of a
-            rate and a factor are screened by one seed with a third of the steps, and the best four are trained in full
-            (default: those of the script)
+            rate and a factor are trained with the first of --rate_seeds, and the best four with the others (default: those of
+            the script)
         rate_seeds: number of seeds that choose the learning rates, 1000, 1001, ...; they are not among the reported ones
         margin: smallest difference of final losses that matters. Claims that arms differ by less are tested as well (default:
             that of the script)

@@ -19,7 +19,7 @@ from tiejax.lab.reporting.words import seeds_words
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.parts import Looks, looks_done, next_seeds, parts_begun, value_of_first
-from tiejax.lab.runs.rates import KEPT, SHORT, Pair, Tried, choose_rates, short_of
+from tiejax.lab.runs.rates import KEPT, Pair, Tried, choose_rates
 from tiejax.lab.runs.stages import Stages
 from tiejax.training.checkpoint import from_arrays, to_arrays
 from tiejax.training.step import TrainState
@@ -293,10 +293,10 @@ def tuning_blocks(rates: Sequence[Rate], seeds: Sequence[int], size: int) -> lis
     return [Members([seed for _, seed in block], [rate for rate, _ in block]) for block in blocks]
 
 
-def tuning_stage(kind: str, members: Members, what: str = "rate") -> str:
+def tuning_stage(kind: str, members: Members) -> str:
     """Return the name of the stage that tries rates: its first rate and seed, which no other stage has, and its last."""
     ends = [f"{rate_name(members.rates[end])}-{members.seeds[end]}" for end in (0, -1)]
-    return f"{what}.{kind}.{'.to.'.join(dict.fromkeys(ends))}"
+    return f"rate.{kind}.{'.to.'.join(dict.fromkeys(ends))}"
 
 
 def rate_name(rate: Rate) -> str:
@@ -307,8 +307,8 @@ def rate_name(rate: Rate) -> str:
 class Tuning(NamedTuple):
     """The models that choose the learning rates of a class of arms, of which `block` train at a time.
 
-    seeds: the first one also screens. rates, factors: the learning rates, and the factors of the tables', that are tried first.
-    rate_of: a rate and a factor -> the learning rates of a model.
+    seeds: of more than four pairs, all are trained with the first one and the best four with the others. rates, factors: the
+    learning rates, and the factors of the tables', that are tried first. rate_of: a rate and a factor -> those of a model.
     """
 
     kind: Class
@@ -325,51 +325,59 @@ class Tuning(NamedTuple):
         return self.rates[0], self.factors[0]
 
     @property
-    def screened(self) -> bool:
-        """Whether short runs come first."""
+    def halved(self) -> bool:
+        """Whether the first seed chooses the pairs that are trained with the others."""
         return len(self.rates) * len(self.factors) > KEPT
 
     @property
-    def in_full(self) -> str:
-        """The name under which the cost of full runs is planned as long as screening has not chosen them."""
+    def others(self) -> str:
+        """The name under which the cost of the other seeds is planned as long as the first one has not chosen their pairs."""
         return f"rate.{self.kind}"
 
-    def blocks(self, pairs: Sequence[Pair], short: bool) -> dict[str, Members]:
-        """Return the models that try pairs, in blocks, by the name of their stage."""
-        found = tuning_blocks([self.rate_of(*pair) for pair in pairs], self.seeds[:1] if short else self.seeds, self.block)
-        return {tuning_stage(self.kind, members, "screen" if short else "rate"): members for members in found}
+    def blocks(self, pairs: Sequence[Pair], seeds: Sequence[int]) -> dict[str, Members]:
+        """Return the models that try pairs with some of the seeds, in blocks, by the name of their stage."""
+        found = tuning_blocks([self.rate_of(*pair) for pair in pairs], seeds, self.block)
+        return {tuning_stage(self.kind, members): members for members in found}
 
     def costs(self) -> dict[str, float]:
         """Return the cost of the stages that are planned, in runs of one block."""
         pairs = list(itertools.product(self.rates, self.factors))
-        planned = dict.fromkeys(self.blocks(pairs, self.screened), 1 / SHORT if self.screened else 1.0)
-        return planned | ({self.in_full: float(-(-KEPT * len(self.seeds) // self.block))} if self.screened else {})
+        planned = dict.fromkeys(self.blocks(pairs, self.seeds[:1] if self.halved else self.seeds), 1.0)
+        return planned | ({self.others: float(-(-KEPT * len(self.seeds[1:]) // self.block))} if self.halved else {})
 
 
 def tune(trainer: Trainer, tuning: Tuning) -> Tried:
     """Choose learning rates by the final loss on the tuning seeds (`choose_rates`)."""
     segment = tuning_segment(tuning.arm)
     parts: dict[Pair, list[Arrays]] = {}
-    screening = dataclasses.replace(trainer, steps=short_of(trainer.steps))
 
-    def losses_at(pairs: Sequence[Pair], short: bool = False) -> np.ndarray:
-        of_runs = screening if short else trainer
-        if not short:
-            trainer.stages.costs.pop(tuning.in_full, None)
-        blocks = tuning.blocks(pairs, short)
+    def train(pairs: Sequence[Pair], seeds: Sequence[int]) -> None:
+        blocks = tuning.blocks(pairs, seeds)
         for stage in blocks:
-            trainer.stages.add(stage, 1 / SHORT if short else 1.0)
+            trainer.stages.add(stage, 1.0)
         members: list[Arrays] = []
         for number, (stage, block) in enumerate(blocks.items(), 1):
-            label = f"learning rates, {tuning.kind}{', short runs' if short else ''}, {number} of {len(blocks)}"
-            arrays = trainer.stages.once(stage, label, functools.partial(of_runs.segment, stage, segment, block, None, False))
+            label = f"learning rates, {tuning.kind}, {number} of {len(blocks)}"
+            arrays = trainer.stages.once(stage, label, functools.partial(trainer.segment, stage, segment, block, None, False))
             members += [_of_member(arrays, place) for place in range(len(block.seeds))]
-        losses = np.concatenate([trainer.recipe.final_loss(arrays) for arrays in members]).reshape(len(pairs), -1)
-        if not short:
-            parts.update({pair: members[place * len(tuning.seeds) :][: len(tuning.seeds)] for place, pair in enumerate(pairs)})
+        for place, pair in enumerate(pairs):
+            parts.setdefault(pair, []).extend(members[place * len(seeds) :][: len(seeds)])
+
+    def losses_of(pairs: Sequence[Pair]) -> np.ndarray:
+        losses = np.array([[trainer.recipe.final_loss(part)[0] for part in parts[pair]] for pair in pairs])
         return np.where(np.isfinite(losses), losses, np.inf)
 
-    tried = choose_rates(tuning.rates, losses_at, tuning.factors, lambda pairs: losses_at(pairs, short=True)[:, 0])
+    def first_at(pairs: Sequence[Pair]) -> np.ndarray:
+        train(pairs, tuning.seeds[:1])
+        return losses_of(pairs)[:, 0]
+
+    def losses_at(pairs: Sequence[Pair]) -> np.ndarray:
+        trainer.stages.costs.pop(tuning.others, None)
+        train([pair for pair in pairs if pair not in parts], tuning.seeds)
+        train([pair for pair in pairs if len(parts[pair]) < len(tuning.seeds)], tuning.seeds[1:])
+        return losses_of(pairs)
+
+    tried = choose_rates(tuning.rates, losses_at, tuning.factors, first_at)
     best = parts[tried.pair]
     records = {field: values if is_step(field) else np.concatenate([part[field] for part in best])
                for field, values in best[0].items()}  # fmt: skip

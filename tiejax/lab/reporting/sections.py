@@ -153,23 +153,20 @@ def rates_numbers(results: Mapping[str, Any]) -> dict[str, Table]:
 def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return a table with a row for each learning rate that was tried; tuning: as in results.json, by kind of models.
 
-    With several factors of the tables' rate, also the factor and the loss of the short run that screened the pair. The loss of
-    a model that diverged is None in results.json, as are those of pairs that were only screened, and the other way round.
+    With several factors of the tables' rate, also the factor. Pairs that the first seed did not choose have its loss alone. The
+    loss of a model that diverged is None in results.json.
     """
     rows = []
     for kind, tried in tuning.items():
-        none = [None] * len(tried["rates"])
-        fields = tried["rates"], tried.get("factors", none), tried.get("screened", none), tried["losses"]
-        for rate, factor, short, losses in zip(*fields, strict=True):
+        factors = tried.get("factors", [None] * len(tried["rates"]))
+        for rate, factor, losses in zip(tried["rates"], factors, tried["losses"], strict=True):
             chosen = " (chosen)" if (rate, factor) == (tried["best"], tried.get("best_factor")) else ""
             numbers = [np.inf if loss is None else loss for loss in losses]
-            in_full = short is None or any(loss is not None for loss in losses)
-            cells = [f"{np.mean(numbers):.4f}", ", ".join(f"{loss:.4f}" for loss in numbers)] if in_full else ["-", "-"]
-            rows.append([kind, f"{rate:g}{chosen}", formatted(factor, "g"), formatted(short), *cells])
-    if len({(row[2], row[3]) for row in rows}) > 1:
-        columns = ["models", "rate", "factor of the tables'", "loss of one seed, a third of the steps", "mean loss", "losses"]
-        return columns, rows
-    return ["models", "rate", "mean loss", "losses"], [[*row[:2], *row[4:]] for row in rows]
+            mean = f"{np.mean(numbers):.4f}" if len(losses) == max(map(len, tried["losses"])) else "-"
+            rows.append([kind, f"{rate:g}{chosen}", formatted(factor, "g"), mean, ", ".join(f"{loss:.4f}" for loss in numbers)])
+    if len({row[2] for row in rows}) > 1:
+        return ["models", "rate", "factor of the tables'", "mean loss", "losses"], rows
+    return ["models", "rate", "mean loss", "losses"], [[*row[:2], *row[3:]] for row in rows]
 
 
 def parts_words(results: Mapping[str, Any]) -> dict[str, str]:

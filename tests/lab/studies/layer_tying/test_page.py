@@ -107,15 +107,15 @@ def test_report_names_chosen_rates_and_variants(analysed, pictures):
 
 
 def test_report_shows_the_grid_of_rates_and_factors(analysed, pictures):
-    """The pairs that were only screened, and those that were trained in full; runs before have no factors."""
-    nan = float("nan")
-    tried = {"rates": [0.002, 0.002, 0.004], "factors": [1.0, 2.0, 2.0], "losses": [[nan, nan], [5.2, 5.3], [5.4, 5.5]],
-             "screened": [6.0, 5.8, 5.9], "best": 0.002, "best_factor": 2.0, "at_edge": True, "method": "untied"}  # fmt: skip
+    """The pairs that were trained with the first seed alone, and those with every seed; runs before have no factors."""
+    tried = {"rates": [0.002, 0.002, 0.004], "factors": [1.0, 2.0, 2.0], "losses": [[6.0], [5.2, 5.3], [5.4, None]],
+             "best": 0.002, "best_factor": 2.0, "at_edge": True, "method": "untied"}  # fmt: skip
     chosen = {"rates": {"untied": 0.002}, "table_factors": {"untied": 2.0}, "tuning": {"untied": tried}, "tuning_seeds": [7, 8]}
     html = page_of(analysed[0], pictures, **chosen)
     assert "untied 0.002, times 2 for the embedding tables (by untied, the last that was tried), chosen on 2 seeds" in html
-    assert "<td>untied</td><td>0.002</td><td>1</td><td>6.0000</td><td>-</td><td>-</td>" in html
-    assert "<td>untied</td><td>0.002 (chosen)</td><td>2</td><td>5.8000</td><td>5.2500</td><td>5.2000, 5.3000</td>" in html
+    assert "<td>untied</td><td>0.002</td><td>1</td><td>-</td><td>6.0000</td>" in html
+    assert "<td>untied</td><td>0.002 (chosen)</td><td>2</td><td>5.2500</td><td>5.2000, 5.3000</td>" in html
+    assert "<td>untied</td><td>0.004</td><td>2</td><td>inf</td><td>5.4000, inf</td>" in html
     fixed = page_of(analysed[0], pictures, later={"table_rate": 4.0})
     assert "8 blocks, learning rate 0.001, times 4 for the embedding tables, schedule constant" in fixed
 

@@ -89,8 +89,8 @@ def test_records_grow_with_steps_and_methods():
     classes, grid = {"methods": ["untied", "all-one"], "steps": 10}, {"rates": [0.1, 0.2, 0.4], "rate_seeds": 3}
     full = settings_of(**classes, **grid)  # two classes with three rates, three seeds each
     assert sizes.need(full).records == 2 * 10 * 20 + 2 * 3 * 3 * 10 * 20
-    screened = settings_of(**classes, **grid, table_factors=[1.0, 2.0])  # six short runs of three steps, four pairs in full
-    assert sizes.need(screened).records == 2 * 10 * 20 + 2 * (6 * 3 + 4 * 3 * 10) * 20
+    halved = settings_of(**classes, **grid, table_factors=[1.0, 2.0])  # six pairs with one seed, four with the two others
+    assert sizes.need(halved).records == 2 * 10 * 20 + 2 * (6 + 4 * 2) * 10 * 20
     agent = settings_of(methods=["agent"], steps=9, k=2, **grid)
     assert sizes.need(agent).records == (1 + 3 * 3) * (9 * 20 + 5 * (3 * 8 + 8 + 3 * 4 + 3 * 4))
 

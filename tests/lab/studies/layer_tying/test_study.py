@@ -207,10 +207,13 @@ def test_masked_models_continue_nothing(data):
     assert "Continuations" not in (data / "masked" / "report.html").read_text()
 
 
+FACTORS = "--table_factors", "[1,4]", "--rate_seeds", 2
+
+
 def two_classes(data, *factors):
     """Return the arguments of a run that chooses rates for two classes of models."""
     methods = *arguments(data), "--methods", "[untied,all-one]", "--maps", "{}", "--variants", "{}"
-    return *methods, "--rates", "[1e-9,1e-2,10e-2]", *factors, "--rate_seeds", 1, "--gate", -9
+    return *methods, "--rates", "[1e-9,1e-2,10e-2]", "--rate_seeds", 1, "--gate", -9, *factors
 
 
 @pytest.fixture(scope="module")
@@ -223,9 +226,9 @@ def with_rates(data):
 
 @pytest.fixture(scope="module")
 def with_factors(data):
-    """The same with two factors of the tables' rate: more pairs than are trained in full."""
+    """The same with two factors of the tables' rate and two seeds: more pairs than are trained with both."""
     out = data / "factors"
-    trained(*two_classes(data, "--table_factors", "[1,4]"), "--out", out)
+    trained(*two_classes(data, *FACTORS), "--out", out)
     return out
 
 
@@ -277,9 +280,9 @@ def test_a_run_whose_agent_diverges_goes_on(data, tmp_path):
 
 
 def test_chosen_pairs_train_the_reported_seed(data, tmp_path):
-    """All pairs of a rate and a factor are screened by one seed with a third of the steps, and the best four trained in full.
+    """All pairs of a rate and a factor are trained with one seed, and the best four with the other one.
 
-    The short runs equal runs of so many steps, and the reported models those with the chosen pair, bit for bit.
+    The first seed's models equal runs with their pair, and the reported models those with the chosen pair, bit for bit.
     """
     methods = *arguments(data), "--methods", "[untied,agent]", "--maps", "{}", "--variants", "{}"
     rates, factors, classes, out = (1e-3, 1e-2, 2e-2), (1.0, 4.0), ("untied", "agent"), tmp_path / "chosen"
@@ -287,23 +290,23 @@ def test_chosen_pairs_train_the_reported_seed(data, tmp_path):
     ended = trained(*methods, *grid, "--out", out)
     results, files = json.loads((out / "results.json").read_text()), list((out / "finished").iterdir())
     assert list(results["tuning"]) == list(classes)
-    short = [path for path in files if "-screen" in path.name]
-    steps = 7 * len(short) + 22 * (len(files) - len(short))
+    steps = 22 * len(files)
     assert re.findall(r"step ([\d,]+) of ([\d,]+)", ended.out)[-1] == (f"{steps:,}", f"{steps:,}")
     assert not list((out / "models").glob("*seed100*"))
     html = (out / "report.html").read_text()
     for name, tried in results["tuning"].items():
         pairs = list(zip(tried["rates"], tried["factors"], strict=True))
-        screened = {pair: loss for pair, loss in zip(pairs, tried["screened"], strict=True) if loss is not None}
-        full = {pair: losses for pair, losses in zip(pairs, tried["losses"], strict=True) if losses != [None, None]}
-        assert set(itertools.product(rates, factors)) <= set(screened)
-        assert set(sorted(screened, key=screened.get)[:4]) <= set(full)
+        first = {pair: losses[0] for pair, losses in zip(pairs, tried["losses"], strict=True)}
+        full = {pair: losses for pair, losses in zip(pairs, tried["losses"], strict=True) if len(losses) == 2}
+        assert set(itertools.product(rates, factors)) <= set(first)
+        assert set(sorted(first, key=first.get)[:4]) <= set(full)
+        assert len(full) < len(first)
         assert (results["rates"][name], results["table_factors"][name]) == min(full, key=lambda pair: sum(full[pair]))
         assert f"{name} {results['rates'][name]:g}" in html
     assert "factor of the tables" in html
     for number, (name, seed) in enumerate(itertools.product(("agent", "untied"), (0, 1000))):
         rate, factor = (results["rates"][name], results["table_factors"][name]) if seed == 0 else (1e-2, 4.0)
-        pair = "--learning_rate", rate, "--table_rate", factor, "--seeds", [seed], "--steps", 22 if seed == 0 else 7
+        pair = "--learning_rate", rate, "--table_rate", factor, "--seeds", [seed]
         fixed = tmp_path / f"fixed{number}"
         trained(*methods, "--methods", f"[{name}]", *pair, "--out", fixed)
         tried, found = results["tuning"][name], metrics(fixed)
@@ -312,15 +315,15 @@ def test_chosen_pairs_train_the_reported_seed(data, tmp_path):
             np.testing.assert_array_equal(metrics(out)["train_loss"][place], found["train_loss"][0])
         else:
             place = list(zip(tried["rates"], tried["factors"], strict=True)).index((rate, factor))
-            assert tried["screened"][place] == found["validation_loss"].min()
+            assert tried["losses"][place][0] == found["validation_loss"].min()
 
 
 @pytest.mark.parametrize(
     ("straight", "factors", "stops"),
     [
         ("with_rates", (), ("*.npz",)),
-        # While pairs are screened, and while the best of them are trained in full.
-        ("with_factors", ("--table_factors", "[1,4]"), ("*-screen.npz", "*-rate*[0-9].npz")),
+        # While pairs are trained with the first seed, and while the best of them are with the other.
+        ("with_factors", FACTORS, ("*-seed1000-*.npz", "*-seed1001-*.npz")),
     ],
     ids=["rates", "pairs"],
 )

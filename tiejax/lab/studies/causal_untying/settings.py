@@ -60,8 +60,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         rates: learning rates that are tried first, for tied and for untied models, in ascending order. If the best is the first
             or the last of them, half or twice of it is tried as well
         table_factors: factors of the learning rate for the tables, likewise. More than four pairs of a rate and a factor are
-            screened by one seed with a third of the steps, and the best four are trained in full (default: [1,2,4,8]; without
-            --corpus or with --planted: [1])
+            trained with the first of --rate_seeds, and the best four with the others (default: [1,2,4,8]; without --corpus or
+            with --planted: [1])
         rate_seeds: number of seeds that choose the learning rates, 1000, 1001, ...; they are not among the reported ones
             (default: 3; without --corpus 2)
         tied_rate: learning rate of tied models, instead of a choice among --rates

@@ -20,7 +20,7 @@ from tiejax.lab.runs.checkpoints import open_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.pace import Pace
-from tiejax.lab.runs.rates import Pair, short_of
+from tiejax.lab.runs.rates import Pair
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.stop import Stopped
 from tiejax.lab.settings.command_line import BadInput
@@ -28,7 +28,7 @@ from tiejax.lab.studies.layer_tying.initial_weights import params_at_start
 from tiejax.lab.studies.layer_tying.job import Data, job_of, run_job
 from tiejax.lab.studies.layer_tying.model import build, weights_file
 from tiejax.lab.studies.layer_tying.records import Records, points_of, read_records, records_file
-from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form, Settings
+from tiejax.lab.studies.layer_tying.settings import AFTER_AGENT, Form
 from tiejax.lab.studies.layer_tying.text import Text, build_data
 from tiejax.models import TABLE_PATHS
 from tiejax.training.checkpoint import CheckpointMismatch
@@ -42,21 +42,20 @@ class ModelName(NamedTuple):
     """One model of a run.
 
     rate: the learning rate, of models that choose it; None for the reported ones. factor: of the tables' rate, of models that
-    choose it. screens: whether it is trained for a part of the steps only.
+    choose it.
     """
 
     method: str
     seed: int
     rate: float | None = None
     factor: float = 1.0
-    screens: bool = False
 
 
 def name_of(model: ModelName) -> str:
     """Return the name of a model in file names."""
     rate = "" if model.rate is None else f"-rate{model.rate!r}"
     factor = "" if model.factor == 1 else f"-tables{model.factor!r}"
-    return f"{model.method}-seed{model.seed}{rate}{factor}{'-screen' if model.screens else ''}"
+    return f"{model.method}-seed{model.seed}{rate}{factor}"
 
 
 def records_of(model: ModelName) -> str:
@@ -82,9 +81,6 @@ class Jobs:
         assert launched.run is not None
         self._settings, self._text, self._directory = launched.settings, text, launched.run
         self._resume, self._console, self._tracker = launched.switches["resume"], console, launched.tracker
-        whole = launched.settings
-        short = short_of(whole.steps)  # of the models that screen pairs of rates
-        self._short = dataclasses.replace(whole, steps=short, warm_up=whole.warm_up * short // whole.steps)
         self._stop = stop
         self._lock = threading.Lock()  # guards the fields below, except `_data` and `_layered`, whose keys differ by thread
         self._data: dict[tuple[jax.Device, ...], Data] = {}
@@ -101,7 +97,7 @@ class Jobs:
     @property
     def total(self) -> int:
         """The number of steps of all expected models."""
-        return sum(map(self._steps_of, self._expected)) + sum(self.later.values())
+        return len(self._expected) * int(self._settings.steps or 0) + sum(self.later.values())
 
     @property
     def compile_s(self) -> float:
@@ -149,20 +145,12 @@ class Jobs:
         """Count the steps of models that will be trained, now or later, in `total`."""
         self._expected |= set(models)
 
-    def _of(self, model: ModelName) -> Settings:
-        """Return the settings with which a model is trained."""
-        return self._short if model.screens else self._settings
-
-    def _steps_of(self, model: ModelName) -> int:
-        """Return the number of steps of a model."""
-        return int(self._of(model).steps or 0)
-
     def _ask(self, models: Sequence[ModelName]) -> None:
         """Add models to the queue, unless they are trained; the records of those that an earlier process finished are read."""
         for model in models:
             if model not in self.records and self._directory.holds(records_of(model)):
                 self.records[model] = read_finished(self._directory, model)
-                self.done += self._steps_of(model)
+                self.done += int(self._settings.steps or 0)
         self._waiting += [model for model in models if model not in self.records]
 
     def _work(self, devices: tuple[jax.Device, ...]) -> None:
@@ -195,7 +183,7 @@ class Jobs:
 
     def _train(self, model: ModelName, devices: tuple[jax.Device, ...]) -> None:
         """Train a model, resuming from its last checkpoint if the run is resumed, and keep it unless it was stopped."""
-        settings, agent, data = self._of(model), self._agent_of(model), self._data[devices]
+        settings, agent, data = self._settings, self._agent_of(model), self._data[devices]
         pair = self.rates.get(settings.class_of(model.method)) if model.rate is None else (model.rate, model.factor)
         if pair is not None:
             settings = dataclasses.replace(settings, learning_rate=pair[0], table_rate=pair[1])
@@ -277,8 +265,7 @@ class Jobs:
         self._directory.remove(f"checkpoints/{name_of(model)}")
         if model.rate is not None:
             factor = "" if model.factor == 1 else f", times {model.factor:g} for the tables"
-            steps = f", {self._steps_of(model):,} steps" if model.screens else ""
-            words = f"learning rate {model.rate:g}{factor}{steps}, validation loss {best_loss(records):.4f}"
+            words = f"learning rate {model.rate:g}{factor}, validation loss {best_loss(records):.4f}"
         else:
             distinct = counted(len(np.unique(records["final"]["final_owner"][0])), "distinct layer")
             words = f"{distinct}, test loss {float(records['final']['test'][0]):.4f}"

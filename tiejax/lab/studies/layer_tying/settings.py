@@ -122,8 +122,8 @@ class Settings(
         table_rate: factor of the learning rate, and so of the weight decay, of the embedding tables: of tokens, which is also
             the output layer's, of positions and of token types
         table_factors: with --rates, factors for the embedding tables to choose from together with the rate, in ascending order
-            and continued likewise, instead of --table_rate. More than four pairs of a rate and a factor are screened by one
-            seed with a third of the steps, and the best four are trained in full
+            and continued likewise, instead of --table_rate. More than four pairs of a rate and a factor are trained with the
+            first of --rate_seeds, and the best four with the others
         rate_seeds: number of seeds that choose among --rates, 1000, 1001, ...; they are not among the reported ones
         gate: with --rates, the run ends before its first seed unless the models of each class that choose its learning rate end
             this many nats below a bigram model of the tokens that a seed sees; claims are tested only if the final losses do so
@@ -280,8 +280,8 @@ class Settings(
         return self.factors != [1.0]
 
     @property
-    def screened(self) -> bool:
-        """Whether short runs choose the pairs of a rate and a factor that are trained in full."""
+    def halved(self) -> bool:
+        """Whether the first seed chooses the pairs of a rate and a factor that are trained with the others."""
         return self.table_factors is not None and len(self.rates or ()) * len(self.table_factors) > KEPT
 
     @property

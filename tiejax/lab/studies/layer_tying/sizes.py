@@ -5,7 +5,7 @@ They count one model, which trains on one device, because the number of devices 
 
 from typing import Any
 
-from tiejax.lab.runs.rates import KEPT, short_of
+from tiejax.lab.runs.rates import KEPT
 from tiejax.lab.settings.sizes import FLOAT, INDEX, MOMENTS, STATE, Need, bytes_of_token, bytes_of_value
 from tiejax.models import counts
 from tiejax.models.shapes import TOKEN_TYPES, Shape
@@ -79,9 +79,9 @@ def records_bytes(settings: Any) -> int:
     Of the models that choose learning rates, those count that are certain to be trained.
     """
     pairs, seeds, steps = len(settings.rates or ()) * len(settings.factors), settings.rate_seeds, settings.steps
-    tried = [(short_of(steps), pairs), (steps, KEPT * seeds)] if settings.screened else [(steps, pairs * seeds)]
-    of_classes = sum(_records_of(settings, name, taken) * models for name in settings.classes for taken, models in tried)
-    return settings.number_of_seeds * sum(_records_of(settings, name, steps) for name in settings.names) + of_classes
+    tried = pairs + KEPT * (seeds - 1) if settings.halved else pairs * seeds
+    of_classes = sum(_records_of(settings, name, steps) for name in settings.classes)
+    return settings.number_of_seeds * sum(_records_of(settings, name, steps) for name in settings.names) + tried * of_classes
 
 
 def _records_of(settings: Any, method: str, steps: int) -> int:

@@ -134,30 +134,32 @@ def models_of(settings: Settings, seeds: Sequence[int]) -> list[ModelName]:
 def tune(jobs: Jobs, settings: Settings) -> dict[str, Tried]:
     """Choose the learning rate of each class of methods, and the factor of the tables'; {} without `--rates`. Raises Stopped.
 
-    The given pairs are tried for all classes at once, further ones, and those that screening chooses, class by class.
+    The given pairs are tried for all classes at once, further ones, and those that the first seed chooses, class by class.
     """
     if settings.rates is None:
         return {}
     pairs, seeds = list(itertools.product(settings.rates, settings.factors)), settings.tuning_seeds
 
-    def models(method: str, pairs: Sequence[Pair], screens: bool) -> list[ModelName]:
-        return [ModelName(method, seed, *pair, screens) for pair in pairs for seed in (seeds[:1] if screens else seeds)]
+    def models(method: str, pairs: Sequence[Pair], seeds: Sequence[int]) -> list[ModelName]:
+        return [ModelName(method, seed, *pair) for pair in pairs for seed in seeds]
 
-    def losses_of(name: str, pairs: Sequence[Pair], screens: bool) -> np.ndarray:
-        if not screens:
-            jobs.later.pop(name, None)
-        asked = models(settings.classes[name], pairs, screens)
+    def losses_of(name: str, pairs: Sequence[Pair], seeds: Sequence[int]) -> np.ndarray:
+        asked = models(settings.classes[name], pairs, seeds)
         jobs.train(asked)
         return np.array([best_loss(jobs.records[model]) for model in asked]).reshape(len(pairs), -1)
 
     def choose(name: str) -> Tried:
-        in_full = functools.partial(losses_of, name, screens=False)
-        screen = (lambda pairs: losses_of(name, pairs, True)[:, 0]) if settings.screened else None
-        return choose_rates(settings.rates or (), in_full, settings.factors, screen)
+        def losses_at(pairs: Sequence[Pair]) -> np.ndarray:
+            jobs.later.pop(name, None)
+            return losses_of(name, pairs, seeds)
 
-    if settings.screened:  # which pairs are trained in full is not known yet
-        jobs.later = dict.fromkeys(settings.classes, KEPT * len(seeds) * int(settings.steps or 0))
-    jobs.train([model for method in settings.classes.values() for model in models(method, pairs, settings.screened)])
+        first_at = (lambda pairs: losses_of(name, pairs, seeds[:1])[:, 0]) if settings.halved else None
+        return choose_rates(settings.rates or (), losses_at, settings.factors, first_at)
+
+    if settings.halved:  # which pairs are trained with the other seeds is not known yet
+        jobs.later = dict.fromkeys(settings.classes, KEPT * (len(seeds) - 1) * int(settings.steps or 0))
+    first = seeds[:1] if settings.halved else seeds
+    jobs.train([model for method in settings.classes.values() for model in models(method, pairs, first)])
     return {name: choose(name) for name in settings.classes}
 
 
