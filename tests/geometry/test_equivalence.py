@@ -5,6 +5,7 @@ import itertools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.spatial import distance
@@ -205,6 +206,12 @@ def test_condition_number_against_numpy():
     rng = np.random.default_rng(6)
     states, times = rng.normal(size=(7, 3)), np.array([1, 2, 0, 1, 3, 1, 1])
     assert condition_number(states, times.astype(float)) == pytest.approx(np.linalg.cond(np.repeat(states, times, axis=0)))
+
+
+def test_condition_number_of_bfloat16_and_integers():
+    states = np.diag([4.0, 2.0, 1.0])
+    for dtype in (jnp.bfloat16, np.int32):
+        assert condition_number(np.asarray(states, dtype), np.ones(3)) == pytest.approx(4)
 
 
 def test_condition_number_of_known_spectra():

@@ -36,6 +36,15 @@ def test_zero_rows_are_not_neighbours():
     assert neighbour_overlap(first, 0 * second, k=4) == (0, None, 0, 30, 4, 0)
 
 
+def test_impossible_arguments_are_refused():
+    first, second = related(30)
+    for k, sample in ((0, 9), (30, 9), (4, 1)):
+        with pytest.raises(ValueError, match="expected k from 1 to 29 and a sample of at least 2"):
+            neighbour_overlap(first, second, k=k, sample=sample)
+    with pytest.raises(ValueError, match="expected tables with equally many rows, got 30 and 20"):
+        neighbour_overlap(first, second[:20])
+
+
 def test_equal_tables_with_rows_of_zeros_have_equal_neighbours():
     table = related(30)[0]
     table[20:] = 0

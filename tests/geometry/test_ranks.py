@@ -16,6 +16,10 @@ def test_ranks_fall_with_frequency_and_rise_with_ids():
     np.testing.assert_array_equal(frequency_ranks(counts), expected)
 
 
+def test_unsigned_counts_rank_as_signed_ones():
+    assert frequency_ranks(np.array([0, 5, 100], np.uint32)).tolist() == [3, 2, 1]
+
+
 def test_bands_by_rank_against_a_loop():
     values = gaussian(1000, 1)[:, 0]
     values[[5, 500]] = np.nan

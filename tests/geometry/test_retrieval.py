@@ -1,6 +1,7 @@
 """Retrieval by hand: three sentences in a plane, a translation that is a shift, and one that the shift must be fitted for."""
 
 import numpy as np
+import pytest
 
 from tiejax.geometry.retrieval import nearest, translation_accuracy
 
@@ -34,3 +35,10 @@ def test_a_difference_fitted_elsewhere_may_not_fit():
     assert translation_accuracy(source, target, "all") == 1.0
     # By the other half, 10 - 4 and 4 + 4 among 14 and 0.
     assert translation_accuracy(source, target, "held_out") == 0.0
+
+
+def test_retrieval_refuses_what_it_cannot_fit():
+    assert np.isnan(translation_accuracy(SOURCE, SHIFTED * np.nan))
+    for source, fitted in ((SOURCE[:1], "held_out"), (SOURCE, "heldout"), (SOURCE[:0], "all")):
+        with pytest.raises(ValueError, match="fitted: expected all"):
+            translation_accuracy(source, source, fitted)

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from tiejax.geometry import uses
 
@@ -19,6 +20,14 @@ def test_norms_ratio_and_cosine_by_bucket(x64):
         for measure, value in expected.items():
             own = found[measure] if not name else found[f"bucket_{measure}"][int(name)]
             np.testing.assert_allclose(own, value, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_gradients_of_many_rows_in_half_precision(dtype):
+    first = jnp.asarray(np.random.default_rng(0).normal(size=(50_000, 4)), dtype)
+    found = uses.use_gradients(first, first / 2, np.zeros(50_000, int), 1)
+    np.testing.assert_allclose(found["input"], np.linalg.norm(np.asarray(first, float)), rtol=1e-4)
+    np.testing.assert_allclose([found["ratio"], found["cosine"]], [0.5, 1], rtol=1e-3)
 
 
 def test_windows_of_steps_are_as_published():

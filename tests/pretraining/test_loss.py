@@ -14,6 +14,14 @@ def plain_loss(states, table, target, weight, bias=0):
     return -jnp.sum(weight * logs[jnp.arange(len(target)), target]), logits
 
 
+def test_slots_without_weight_may_hold_any_target():
+    rng = np.random.default_rng(0)
+    states, table = jnp.asarray(rng.standard_normal((3, 4))), jnp.asarray(rng.standard_normal((5, 4)))
+    weight = jnp.array([1.0, 1.0, 0.0])
+    found = [predict_slots(states, table, jnp.array([1, 2, target]), weight)[0] for target in (-100, 0)]
+    assert found[0] == found[1]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 1, 4, 7, 20])
 @pytest.mark.parametrize("biased", [False, True])

@@ -213,6 +213,17 @@ def test_simultaneous_band_covers_the_whole_curve():
     assert np.isnan(simultaneous_band(np.ones((3, 1)))[1]).all()
 
 
+@pytest.mark.parametrize("value", [6.855, 3.0])
+def test_a_constant_point_leaves_the_band_of_the_others(value):
+    """The mean of six times 6.855 is another number."""
+    curve = np.random.default_rng(0).normal(size=(3, 6))
+    for found, alone in zip(
+        simultaneous_band(np.vstack([curve, np.full((1, 6), value)])), simultaneous_band(curve), strict=True
+    ):
+        np.testing.assert_allclose(found[:3], alone)
+        np.testing.assert_allclose(found[3], value)
+
+
 def test_simultaneous_band_contains_the_bands_of_its_points():
     curve = np.random.default_rng(4).normal(size=(5, 20)).cumsum(0)
     mean, low, high = simultaneous_band(curve, alpha=0.1)

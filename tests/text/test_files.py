@@ -23,6 +23,14 @@ def test_text_files_of_a_folder_in_the_order_of_their_paths(tmp_path):
     assert list(documents([str(folder / "b.txt"), str(folder / "a")])) == ["b", "abc", "az"]
 
 
+def test_folders_behind_links_are_read_and_hidden_files_are_not(tmp_path):
+    folder = write(tmp_path, {"read/a.txt": "a", "read/.git/b.txt": "b", "read/.c.txt": "c", "other/d.txt": "d"})
+    (tmp_path / "read" / "sub").symlink_to(tmp_path / "other")
+    assert list(documents([str(folder / "read")])) == ["a", "d"]
+    (tmp_path / "other" / "up").symlink_to(tmp_path)
+    refused([str(folder)], "other/up: is a link to a folder that contains it")
+
+
 def test_byte_order_mark_is_stripped(tmp_path):
     write(tmp_path, {"a.txt": "\ufeffOne.".encode()})
     assert list(documents([str(tmp_path / "a.txt")])) == ["One."]
@@ -38,6 +46,7 @@ def test_byte_order_mark_is_stripped(tmp_path):
         ("wide.txt", "ab".encode("utf-16-le"), ["wide.txt: byte 1 is NUL"]),
         ("short.txt.gz", gzip.compress(b"a" * 1000, mtime=0)[:-9], ["short.txt.gz: is not a complete .gz file"]),
         ("flipped.gz", gzip.compress(b"One.", mtime=0)[:-8] + b"\0" * 8, ["flipped.gz: is not a complete .gz file: CRC"]),
+        ("no.txt.gz", b"", ["no.txt.gz: is not a complete .gz file: it is empty"]),
         ("none.gz", b"One.", ["none.gz: is not a complete .gz file: Not a gzipped file"]),
         ("blank.txt", " \n\n ", ["corpus ", "blank.txt: contains no text"]),
         ("x.pdf/y.pdf", b"", ["x.pdf: the folder contains no *.txt, *.text, *.md, *.tokens, *.raw, with or without .gz"]),

@@ -21,6 +21,10 @@ def test_shares_of_the_languages(exponent, expected):
     assert Languages(("a", "b", "c"), SENTENCE_LANGUAGE, exponent).numbers().tolist() == pytest.approx(expected, abs=1)
 
 
+def test_a_language_without_sentences_has_no_share():
+    assert Languages(("a", "b"), np.zeros(10, int), 0.0).numbers().tolist() == [10, 0]
+
+
 def test_sentences_of_a_language_are_sampled_evenly():
     languages = Languages(("a", "b", "c"), SENTENCE_LANGUAGE, 0.0)
     rng = np.random.default_rng(0)

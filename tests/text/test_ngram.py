@@ -120,3 +120,12 @@ def test_places_are_spread_evenly(sentences):
     several = [one for one in sentences[1] if len(one) > 2]
     alone = masked_losses(train, sequences(several[:1]), VOCABULARY, most=1)
     assert masked_losses(train, held_out, VOCABULARY, most=1) == alone
+
+
+def test_held_out_text_without_a_token_to_predict_is_refused():
+    sentences = sequences([[1, 2, 3], [2, 3]])
+    with pytest.raises(ValueError, match="held_out: no token between two others"):
+        masked_losses(sentences, sequences([[1, 2], [3]]), VOCABULARY)
+    blocks = np.array([[1, 2, 3]])
+    with pytest.raises(ValueError, match=r"held_out: expected blocks of at least two tokens, got an array of shape \(1, 1\)"):
+        bigram_loss(blocks, blocks[:, :1], VOCABULARY)

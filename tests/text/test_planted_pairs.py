@@ -46,6 +46,11 @@ def written(planting, in_blocks):
     return planted_pairs.write(planting, in_blocks, ENDS, np.random.default_rng(2))
 
 
+def test_unsigned_counts_choose_the_same_words(ids, planting):
+    count = np.bincount(ids, minlength=len(TEXTS)).astype(np.uint32)
+    assert planted_pairs.choose(count, planted_pairs.words_of(TEXTS, ids)[0]) == planting
+
+
 def deviation(successes, number, probability):
     """Return by how many standard errors a share differs from a probability."""
     return abs(successes / number - probability) / math.sqrt(probability * (1 - probability) / number)

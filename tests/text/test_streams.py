@@ -226,6 +226,9 @@ def test_bytes_of_tokens_are_those_of_their_text(split_corpus, tmp_path):
     assert found.bytes_of(ids) == len(text.encode())
     assert found.bytes_of(ids[:7]) + found.bytes_of(ids[7:]) == len(text.encode())
     assert found.bytes_of(np.append(ids, found.begin)) == len(text.encode())
+    found.tokenizer.add_tokens([tokenizers.AddedToken("  é", special=False)])
+    more = dataclasses.replace(found, tokenizer=found.tokenizer)
+    assert more.bytes_of(np.array([more.vocabulary - 1, found.begin])) == len("  é".encode())
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"é": 0, "ab": 1, "?": 2}, unk_token="?"))
     assert dataclasses.replace(found, tokenizer=words).bytes_of(np.array([[0, 1], [1, 1]])) == len("é ab".encode()) + len(
         "ab ab"

@@ -362,10 +362,38 @@ def test_restarting_recorder_over_several_chunks():
         recorders={"record": training.Recorder(4, lambda params, *_: dict(params), restart=10)},
         records_per_chunk=4,
     )
-    assert [ensemble.longest_chunk(cursor) for cursor in (0, 5, 10, 31)] == [11, 15, 21, 34]
+    assert [ensemble.longest_chunk(cursor) for cursor in (0, 5, 10, 31)] == [11, 19, 21, 34]
     found = train(ensemble, [0]).records["record"]
     assert found["step"].tolist() == [0, 4, 8, 10, 14, 18, 20, 24, 28, 30, 33]
     np.testing.assert_allclose(found["x"][:, 0, 0], 0.9 ** found["step"], rtol=1e-5)
+    one = train(dataclasses.replace(ensemble, records_per_chunk=1), [0]).records["record"]
+    jax.tree.map(np.testing.assert_array_equal, one, found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"steps": -1}, "expected steps >= 0"),
+        ({"records_per_chunk": 0}, "records_per_chunk >= 1"),
+        (
+            {"recorders": {"r": training.Recorder(0, lambda *_: {})}},
+            "recorders: r: expected every and restart >= 1, got 0, None",
+        ),
+    ],
+)
+def test_numbers_that_no_training_can_have(fields, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(light(config(seeds=1, steps=4)), **fields)
+
+
+def test_a_training_is_not_resumed_with_other_recorders(tmp_path):
+    ensemble = light(config(seeds=1, steps=20, record_every=4))
+    checkpoints = training.Checkpoints(tmp_path / "checkpoints", ensemble.ties, pytest.fail)
+    train(ensemble, [0], checkpoints=checkpoints)
+    ensemble = dataclasses.replace(ensemble, recorders={"other": training.Recorder(4, lambda *_: {"x": jnp.zeros(())})})
+    with pytest.raises(training.CheckpointMismatch, match="belongs to a training with other recorders"):
+        train(ensemble, [0], checkpoints=checkpoints, resume=True)
+    checkpoints.close()
 
 
 @pytest.mark.slow

@@ -83,6 +83,30 @@ def test_clip_as_torch(x64, max_norm, scale):
     np.testing.assert_allclose(clipped["b"], [[0], [4 * scale]], rtol=1e-14)
 
 
+def test_clip_as_torch_of_float16():
+    """The squares of the entries do not fit into float16."""
+    clipped, _ = clip_as_torch(1.0).update({"a": jnp.full(1000, 30.0, jnp.float16)}, optax.EmptyState())
+    np.testing.assert_allclose(np.linalg.norm(np.asarray(clipped["a"], float)), 1, rtol=2e-3)
+
+
+@pytest.mark.parametrize("tree", [nnx.State, tuple], ids=["nnx", "tuple"])
+def test_a_shared_second_moment_with_counts_by_leaf_in_any_tree(tree):
+    recipe = TableRecipe(["0/embed"] if tree is tuple else ["embed"], shared_second_moment=True)
+    plain = {"embed": jnp.arange(6.0).reshape(3, 2), "body": jnp.ones(2)}
+    params = (plain,) if tree is tuple else tree(plain)
+    updates = {}
+    for counts in ("leaf", "all"):
+        optimizer = make_optimizer("adamw", optax.constant_schedule(0.1), 0.0, tables=recipe, counts=counts)
+        updates[counts] = jax.tree.leaves(optimizer.update(params, optimizer.init(params), params)[0])
+    jax.tree.map(np.testing.assert_allclose, updates["leaf"], updates["all"])
+
+
+def test_a_recipe_for_tables_that_are_missing_is_refused():
+    optimizer = make_optimizer("adamw", optax.constant_schedule(0.1), 0.0, tables=TableRecipe(["embed/embeding"], rate=0.0))
+    with pytest.raises(ValueError, match="tables: no leaf of the parameters has one of the paths embed/embeding"):
+        optimizer.init({"embed": {"embedding": jnp.ones((2, 2))}})
+
+
 def test_decay_of_matrices_skips_biases_and_norms(x64):
     """Without gradients, decayed parameters shrink by rate x decay; stacked biases have the shape of matrices."""
     params = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones((3, 2))}, "norm": {"scale": jnp.ones((3, 2))}}

@@ -80,12 +80,42 @@ def test_one_file_per_class(write):
     ]
 
 
+def test_several_tables_are_read_one_after_the_other(write):
+    tables = [write("a.csv", "text,label\na,1\n"), write("b.tsv.gz", "label\ttext\n0\tb\n")]
+    assert read_labelled(tables, "text", "label") == [Labelled(("a",), ("1",)), Labelled(("b",), ("0",))]
+    lines = [write(f"{name}.jsonl", f'{{"text": "{name}", "label": "x"}}\n') for name in "ab"]
+    assert [row.words for row in read_labelled(lines, "text", "label")] == [("a",), ("b",)]
+    with pytest.raises(TaskError, match=r"a\.csv, .*film\.pos: expected files of one format"):
+        read_labelled([tables[0], write("film.pos", "fine\n")], "text", "label")
+
+
+def test_text_files_of_one_name_are_no_two_classes(write, tmp_path):
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+    files = [write("x/a.txt", "one\n"), write("y/a.txt", "two\n")]
+    with pytest.raises(TaskError, match="the names of text files, which are labels, must differ"):
+        read_labelled(files, "text", "label")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("a.csv", "text,label\nNice, really good,pos\n", "row 1 has more than 2 values; quote values with separators"),
+        ("a.tsv", "text\tlabel\nhello\tworld\tpos\n", "row 1 has more than 2 values"),
+        ("a.csv", 'text,label\n"He said,pos\nother,neg\n"Fourth",neg\n', "cannot be read as a table"),
+        ("a.csv", "text,label,text\na,1,b\n", "has several columns 'text'"),
+        ("a.csv", "text,label\n", "contains no sentence"),
+        ("a.jsonl", "\n", "contains no sentence"),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": ""}\n',
+            "line 1: expected an object with 'text', a text, and 'label', text or integer",
+        ),
+        ("a.jsonl", '{"text": "a", "label": [1]}\n', "line 1: expected an object"),
+        ("a.jsonl", '{"text": 1.5, "label": 1}\n', "line 1: expected an object"),
         ("a.csv", "text,labels\na,1\n", "has no column 'label'; its columns are text, labels"),
         ("a.tsv", "text\tlabel\na\t\n", "row 1 has no value for 'label'"),
-        ("a.jsonl", '{"text": "a"}\n', "line 1: expected an object with 'text' and 'label'"),
+        ("a.jsonl", '{"text": "a"}\n', "line 1: expected an object with 'text', a text, and 'label'"),
         ("a.jsonl", "{\n", "line 1 is not JSON"),
         ("a.conllu", "1\tgo\tVERB\n\n", "line 1 has 3 columns; expected the 10 of CoNLL-U"),
         ("a.conllu", "# nothing\n\n", "contains no sentence"),

@@ -205,14 +205,14 @@ def _by_relation(checkpoint: Checkpoint, tables: Stored, architecture: Architect
             found = f"the output table has {tables.padding:,} rows more than the input table, but the flag makes them one"
             return Judgement("disagrees", f"{found}: the transformers library does not load it", None)
         case ("one" | "equal", True) | ("differ" | "scaled" | "shapes", False):
-            return Judgement("agrees", "stored as the configuration says", None)
+            return Judgement("agrees", f"{'tied' if tied else 'untied'} as the configuration says", None)
         case "one", False if not architecture.by_flag:
             return Judgement("disagrees", "the output table is missing, and the transformers library never ties this one", None)
         case "one", False:
             reason = "the output table is missing, so that loaders initialise one at random"
             return Judgement("disagrees", reason, f"{set_true}, if the model was trained tied")
         case "equal" | "rounded", False:
-            reason = "stored as the configuration says, but equal: either just untied, or saved under the wrong flag"
+            reason = "untied as the configuration says, but equal: either just untied, or saved under the wrong flag"
             return Judgement("agrees", reason, None)
         case "head", True:
             return Judgement("disagrees", "the shared table is stored under the name of the output table", rename)

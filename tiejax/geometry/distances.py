@@ -19,8 +19,10 @@ def pairwise_distances(
     table: Float[Array, "vocabulary width"] | Float[np.ndarray, "vocabulary width"],
 ) -> Float[Array, " pairs"]:
     """Return the Euclidean distances |e_i - e_j| between the rows of a table, in the order of `symbol_pairs`."""
-    first, second = np.array(symbol_pairs(table.shape[0])).T
-    return jnp.sqrt(jnp.sum(jnp.square(jnp.asarray(table[first] - table[second])), axis=-1))
+    table = jnp.asarray(table)
+    table = table.astype(jnp.promote_types(table.dtype, jnp.float32))
+    first, second = np.array(symbol_pairs(table.shape[0]), int).reshape(-1, 2).T
+    return jnp.sqrt(jnp.sum(jnp.square(table[first] - table[second]), axis=-1))
 
 
 def group_pairs(first: Sequence[int], second: Sequence[int] | None = None) -> list[Pair]:

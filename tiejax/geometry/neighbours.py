@@ -42,6 +42,10 @@ def neighbour_overlap(first: Table, second: Table, k: int = 10, sample: int = 20
     Source: A. Lopardo et al. 2026, arXiv:2603.26663 (k = 10).
     """
     rows = int(first.shape[0])
+    if int(second.shape[0]) != rows:
+        raise ValueError(f"expected tables with equally many rows, got {rows:,} and {int(second.shape[0]):,}")
+    if not 1 <= k < rows or sample < 2:
+        raise ValueError(f"expected k from 1 to {rows - 1:,} and a sample of at least 2, got {k} and {sample}")
     queries = np.arange(rows)
     if sample < rows:
         queries = np.sort(np.random.default_rng(seed).choice(rows, sample, replace=False))

@@ -9,6 +9,7 @@ Source: Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610).
 
 import math
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -57,6 +58,6 @@ def condition_number(states: Float[np.ndarray, "contexts width"], weight: Float[
     rows = np.asarray(states, float) * np.sqrt(weight)[:, None]
     sigma = np.linalg.svd(rows, compute_uv=False)
     # A singular value at the level of rounding errors counts as 0.
-    precision = np.finfo(states.dtype).eps * rows.shape[1]
+    precision = float(jnp.finfo(jnp.promote_types(states.dtype, jnp.bfloat16)).eps) * rows.shape[1]
     spans = len(sigma) == rows.shape[1] and sigma[-1] > precision * sigma[0]
     return float(sigma[0] / sigma[-1]) if spans else math.inf

@@ -19,7 +19,7 @@ class Bands(NamedTuple):
 def frequency_ranks(counts: Int[np.ndarray, " tokens"]) -> Int[np.ndarray, " tokens"]:
     """Return the rank of each token by descending count, from 1; of equally frequent tokens the lower id ranks first."""
     ranks = np.empty(len(counts), np.int64)
-    ranks[np.argsort(-counts, kind="stable")] = np.arange(1, len(counts) + 1)
+    ranks[np.argsort(-counts.astype(np.int64), kind="stable")] = np.arange(1, len(counts) + 1)
     return ranks
 
 

@@ -1,6 +1,7 @@
 """Sentence retrieval: the share of sentences whose nearest vector is that of their translation."""
 
-from typing import Literal
+import math
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -21,9 +22,16 @@ def translation_accuracy(
 
     d = mean_j (target_j - source_j). fitted: `all` takes the mean over all pairs, as published; `held_out` takes, for each half
     of the pairs (even and odd), the mean over the other half.
+    NaN if a vector is not finite. Raises ValueError for another value of `fitted`, or if a half is empty.
     Source: Chung et al., ICLR 2021, section 5; Pires et al., ACL 2019.
     """
+    if fitted not in get_args(Fitted) or len(source) < (2 if fitted == "held_out" else 1):
+        raise ValueError(
+            f"fitted: expected all, with a pair or more, or held_out, with two or more, got {fitted!r}, {len(source)}"
+        )
     source, target = np.asarray(source, float), np.asarray(target, float)
+    if not (np.isfinite(source).all() and np.isfinite(target).all()):
+        return math.nan
     difference = target - source
     if fitted == "all":
         shift = difference.mean(axis=0)[None]

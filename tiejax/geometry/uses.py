@@ -36,6 +36,9 @@ def use_gradients(
     infinite.
     """
 
+    wide = jnp.promote_types(input_gradient.dtype, jnp.float32)  # sums in bfloat16 lose most of many rows
+    input_gradient, output_gradient = input_gradient.astype(wide), output_gradient.astype(wide)
+
     def summed(values: jax.Array) -> jax.Array:
         return jax.ops.segment_sum(jnp.sum(values, axis=1), jnp.asarray(bucket), buckets)
 

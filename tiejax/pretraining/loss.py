@@ -54,6 +54,8 @@ def predict_slots(
     computed twice. Products are in the dtype of the states. Only the sum is differentiable, and not with respect to `weight`.
     """
     size = chunk_of(len(states), len(table)) if chunk is None else chunk
+    outside = (target < 0) | (target >= len(table))
+    target = jnp.where((weight == 0) & outside, 0, target)  # slots that do not count may hold any number, such as -100
     missing = -len(states) % size
 
     def padded(leaf: jax.Array) -> jax.Array:

@@ -9,14 +9,15 @@ or lies inside or outside its margin (but may be decided although its interval d
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from tiejax.statistics.holm import holm, holm_factors
-from tiejax.statistics.mean_tests import MOST_SEEDS, SKEWED, VERY_SKEWED, MeanTest, is_constant, mean_tests
+from tiejax.statistics.mean_tests import MOST_SEEDS, SKEWED, VERY_SKEWED, MeanTest, mean_tests
 from tiejax.statistics.power import seeds_needed, smallest_detectable
 from tiejax.statistics.proportions import mcnemar, newcombe
+from tiejax.statistics.sign_flips import is_constant
 
 SIGNIFICANCE = 0.05
 NEXT_TO_0 = 1e-6  # end of an interval that excludes 0 by a hair
@@ -62,6 +63,18 @@ class Claim:
     one_arm: bool = False
 
     def __post_init__(self) -> None:
+        for name, choices in (("kind", Kind), ("goal", Goal), ("family", Family)):
+            if getattr(self, name) not in get_args(choices):
+                raise ValueError(
+                    f"claim {self.id}: {name}: expected {', '.join(get_args(choices))}, got {getattr(self, name)!r}"
+                )
+        if self.sign not in (-1, 0, 1):
+            raise ValueError(f"claim {self.id}: expected sign -1, 0 or 1, got {self.sign}")
+        if self.margin is not None and not self.margin > 0:
+            raise ValueError(f"claim {self.id}: expected a margin > 0, got {self.margin}")
+        object.__setattr__(self, "differences", np.asarray(self.differences, float))
+        if self.outcomes is not None:
+            object.__setattr__(self, "outcomes", tuple(np.asarray(outcomes, bool) for outcomes in self.outcomes))
         if (self.goal == "equivalence") != (self.sign == 0):
             raise ValueError(f"claim {self.id}: expected sign 0 for equivalence and 1 or -1 otherwise, got {self.sign}")
         if self.goal != "difference" and not (self.margin and self.margin > 0):

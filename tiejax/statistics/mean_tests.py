@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 
 from tiejax.statistics import bootstrap_t
 from tiejax.statistics.bootstrap_t import BootstrapT
-from tiejax.statistics.sign_flips import ROUNDING, SignFlips, subset_means
+from tiejax.statistics.sign_flips import SignFlips, is_constant, subset_means
 
 SKEWED, VERY_SKEWED = 0.5, 1.5  # |skewness| beyond which bootstrap-t is used, and beyond which most seeds must agree
 MOST_SEEDS = 0.9
@@ -86,8 +86,3 @@ def skewness(differences: Float[np.ndarray, " seeds"]) -> float:
         return 0.0
     centred = (differences - differences.mean()) / np.ptp(differences)
     return float(np.mean(centred**3) / np.mean(centred**2) ** 1.5)
-
-
-def is_constant(differences: Float[np.ndarray, " seeds"]) -> bool:
-    """Return whether differences vary by rounding only."""
-    return bool(np.ptp(differences) <= ROUNDING * np.abs(differences).max())

@@ -28,6 +28,11 @@ WORD = 32  # seeds whose flips are drawn together
 ROUNDING = 1e-12  # relative to the largest |difference|
 
 
+def is_constant(differences: Float[np.ndarray, " seeds"]) -> bool:
+    """Return whether differences vary by rounding only."""
+    return bool(np.ptp(differences) <= ROUNDING * np.abs(differences).max())
+
+
 class SubsetMeans(NamedTuple):
     """A claim's differences, averaged over the seeds whose sign a flip changes and over the others.
 
@@ -206,7 +211,8 @@ def simultaneous_band(
     mean, seeds = differences.mean(axis=1), differences.shape[1]
     if 2.0 ** (1 - seeds) > alpha:
         return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
-    centred = differences - mean[:, None]
+    constant = np.array([is_constant(point) for point in differences])[:, None]
+    centred = np.where(constant, 0.0, differences - mean[:, None])  # without the rounding of the mean
     error = centred.std(axis=1, ddof=1) / np.sqrt(seeds)
     with jax.enable_x64(True):
         sums = np.asarray(_sums(_padded(list(centred))[0]))[: len(centred)]

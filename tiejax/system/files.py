@@ -73,6 +73,8 @@ def gunzip(packed: bytes) -> bytearray:
     The limit is 100 times the compressed size (but at least 64 MiB), or a quarter of the memory if that is less;
     decompression stops there. Raises ValueError if the file is damaged or exceeds the limit.
     """
+    if not packed:
+        raise ValueError("is not a complete .gz file: it is empty")
     most = min(max(MOST_UNPACKED * len(packed), ALWAYS_UNPACKED), _memory_share())
     content = bytearray()
     try:

@@ -24,7 +24,7 @@ def buckets(count: Int[np.ndarray, " vocabulary"], twins: Twins) -> tuple[list[s
     index of its bucket.
     """
     rank = np.empty(len(count), np.int32)
-    rank[np.argsort(-count, kind="stable")] = np.arange(len(count))
+    rank[np.argsort(-count.astype(np.int64), kind="stable")] = np.arange(len(count))
     edges = [edge for edge in EDGES if edge < len(count)]
     names = [f"{low + 1:,}-{high:,}" for low, high in zip(edges, [*edges[1:], len(count)], strict=True)]
     original_bucket = np.searchsorted(edges, rank, side="right") - 1

@@ -17,7 +17,11 @@ def is_text(file: str) -> bool:
 
 
 def text_files(name: str) -> list[Path]:
-    """Return the file itself, or the text files of a folder sorted by path; raises CorpusError if there are none."""
+    """Return the file itself, or the text files of a folder and its subfolders, sorted by path.
+
+    Links are followed; hidden files and folders, whose names begin with a dot, are left out. Raises CorpusError if there are
+    no files, or for a link to a folder that contains it.
+    """
     path = Path(name)
     try:
         if not path.exists():
@@ -25,13 +29,23 @@ def text_files(name: str) -> list[Path]:
         if not path.is_dir():
             check_file(path)
             return [path]
-        files = [Path(folder, file) for folder, _, files in os.walk(path, onerror=_raise) for file in files if is_text(file)]
+        files = list(_found(path))
     except OSError as error:
         raise CorpusError(f"corpus {error.filename or name}: cannot be read: {error.strerror}") from None
     if not files:
         wanted = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
         raise CorpusError(f"corpus {name}: the folder contains no {wanted}, with or without .gz")
     return sorted(files, key=lambda file: file.relative_to(path).parts)
+
+
+def _found(path: Path) -> Iterator[Path]:
+    """Yield the text files of a folder and its subfolders; raises CorpusError for a link to a folder that contains it."""
+    for folder, inside, files in os.walk(path, onerror=_raise, followlinks=True):
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        for name in inside:
+            if (link := Path(folder, name)).is_symlink() and Path(folder).resolve().is_relative_to(link.resolve()):
+                raise CorpusError(f"corpus {link}: is a link to a folder that contains it")
+        yield from (Path(folder, file) for file in files if is_text(file) and not file.startswith("."))
 
 
 def _raise(error: OSError) -> None:

@@ -26,7 +26,8 @@ class Languages:
         The numbers add up to the number of all sentences, except for rounding; a language with sentences has at least one.
         """
         count = np.bincount(self.sentence_language, minlength=len(self.names)).astype(float)
-        share = count**self.exponent / np.sum(count**self.exponent)
+        powers = np.where(count > 0, count**self.exponent, 0)  # 0^0 is 1
+        share = powers / np.sum(powers)
         return np.where(count > 0, np.maximum(1, np.rint(share * len(self.sentence_language))), 0).astype(np.int64)
 
     def sample(self, order: np.ndarray, rng: np.random.Generator) -> np.ndarray:

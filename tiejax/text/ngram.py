@@ -87,6 +87,8 @@ def bigram_loss(
 
     Each block begins with a token that is given and not predicted.
     """
+    if held_out.shape[1] < 2 or not len(held_out):
+        raise ValueError(f"held_out: expected blocks of at least two tokens, got an array of shape {held_out.shape}")
     model = bigram(train[:, :-1], train[:, 1:], vocabulary)
     return float(-np.log(model.probabilities(held_out[:, :-1], held_out[:, 1:])).mean())
 
@@ -115,6 +117,8 @@ def masked_losses(
 
     of_place = _sentence_of(held_out)
     places = 1 + np.flatnonzero((of_place[:-2] == of_place[2:]) & predicted[held_out.ids[1:-1]])
+    if not len(places):
+        raise ValueError("held_out: no token between two others of its sentence is predicted")
     places = places[np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).astype(int))]
     before, target, after = (held_out.ids[places + shift].astype(np.int64) for shift in (-1, 0, 1))
     left, right = forward.probabilities(before, target), backward.probabilities(after, target)

@@ -105,7 +105,7 @@ def choose(count: Integer[np.ndarray, " size"], is_word: Bool[np.ndarray, " size
 
     Raises CorpusError, beginning with `planted`, if there are too few words.
     """
-    rng = np.random.default_rng(seed)
+    rng, count = np.random.default_rng(seed), count.astype(np.int64)
     in_pairs = _drawn(rng, count, is_word, RANKS, (len(TWINS) + 2) * PAIRS)
     ciphered = _drawn(rng, count, is_word & ~np.isin(np.arange(len(count)), in_pairs), CIPHER_RANKS, CIPHERED)
     twins = [in_pairs[first : first + PAIRS] for first in range(0, len(TWINS) * PAIRS, PAIRS)]

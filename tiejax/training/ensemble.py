@@ -138,6 +138,13 @@ class Ensemble:
             raise ValueError(f"phases: {len(self.phases)} for {len(self.arm_ties)} arms; expected one per arm")
         if self.phases is not None and (self.arm_ties.any(axis=1) != self.arm_ties.all(axis=1)).any():
             raise ValueError("arm_ties: an arm with phases must have all ties or none")
+        if self.steps < 0 or self.records_per_chunk < 1:
+            raise ValueError(f"expected steps >= 0 and records_per_chunk >= 1, got {self.steps} and {self.records_per_chunk}")
+        for name, recorder in self.recorders.items():
+            if recorder.every < 1 or (recorder.restart is not None and recorder.restart < 1):
+                raise ValueError(
+                    f"recorders: {name}: expected every and restart >= 1, got {recorder.every}, {recorder.restart}"
+                )
         if self.devices > 1 and not all(tying.keeps_places(tie.transform) for tie in tying.as_ties(self.ties)):
             raise ValueError("devices: ties that move entries, such as a transpose, need one device per member")
 
@@ -277,7 +284,11 @@ class Ensemble:
 
     def longest_chunk(self, cursor: int) -> int:
         """Return the last cursor that a chunk from `cursor` can reach, limited by record buffers and the feed's window."""
-        fitting = [recorder.due(cursor, self.records_per_chunk - 1) for recorder in self.recorders.values()]
+        # A recorder that is not due at the cursor leaves its buffer for the records after it.
+        fitting = [
+            recorder.due(cursor, self.records_per_chunk - (recorder.due(cursor) == cursor))
+            for recorder in self.recorders.values()
+        ]
         until = min([self.steps, *fitting]) + 1
         if not isinstance(self.source, Feed):
             return until

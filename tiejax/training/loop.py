@@ -99,7 +99,7 @@ def train(
         ValueError: if seeds or conditions are invalid or a seed is repeated, `records_on_disk` is given without
             `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has other numbers of seeds or
             arms.
-        CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions or steps.
+        CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions, steps or recorders.
     """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk, start)
     training.compile()
@@ -137,7 +137,15 @@ class Training:
         self._members = ensemble.start(seeds) if start is None else _starting(ensemble, seeds, start)
         found: Records = {}
         numbers = [0] * len(seeds) if conditions is None else conditions
-        self._facts = {"seeds": [*map(int, seeds)], "conditions": [*map(int, numbers)], "steps": ensemble.steps}
+        recorders = {
+            name: [int(one.every), one.restart and int(one.restart)] for name, one in sorted(ensemble.recorders.items())
+        }
+        self._facts = {
+            "seeds": [*map(int, seeds)],
+            "conditions": [*map(int, numbers)],
+            "steps": ensemble.steps,
+            "recorders": recorders,
+        }
         if not resume and checkpoints is not None and checkpoints.latest is not None:
             raise ValueError(
                 f"checkpoints: {checkpoints.directory} has those of a training; continue it with resume=True, or choose another"

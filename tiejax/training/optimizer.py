@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from tiejax.training.choices import OptimizerName, ScheduleName
@@ -71,13 +72,31 @@ def make_optimizer(
         )
     if tables is not None and tables.rate != 1:
         rate = optax.chain(rate, optax.masked(optax.scale(tables.rate), lambda params: leaves_at(params, tables.paths)))
-    return optax.chain(scale, decay, rate) if kind == "adamw" else optax.chain(decay, scale, rate)
+    chain = optax.chain(scale, decay, rate) if kind == "adamw" else optax.chain(decay, scale, rate)
+    return chain if tables is None else _with_tables(chain, tables.paths)
+
+
+def _with_tables(optimizer: optax.GradientTransformation, paths: Sequence[str]) -> optax.GradientTransformation:
+    """Return the optimizer; its `init` raises ValueError if no leaf has one of the paths."""
+
+    def init(params: optax.Params) -> optax.OptState:
+        if not any(jax.tree.leaves(leaves_at(params, paths))):
+            raise ValueError(f"tables: no leaf of the parameters has one of the paths {', '.join(paths)}")
+        return optimizer.init(params)
+
+    return optax.GradientTransformation(init, optimizer.update)
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise ValueError unless a value is one of the choices of an argument."""
     if value not in choices:
         raise ValueError(f"{name}: expected {' or '.join(choices)}, got {value!r}")
+
+
+def _norm(updates: optax.Updates) -> jax.Array:
+    """Return the global norm, in float32 or wider: squares of float16 overflow."""
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), updates)
+    return jnp.asarray(optax.tree.norm(wide))
 
 
 def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
@@ -87,7 +106,7 @@ def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
     """
 
     def update(updates: optax.Updates, state: optax.EmptyState, params: optax.Params | None = None) -> tuple[Any, Any]:
-        scale = jnp.minimum(1, max_norm / (optax.tree.norm(updates) + 1e-6))
+        scale = jnp.minimum(1, max_norm / (_norm(updates) + 1e-6))
         return jax.tree.map(lambda leaf: scale.astype(leaf.dtype) * leaf, updates), state
 
     return optax.GradientTransformation(optax.init_empty_state, update)
@@ -132,7 +151,8 @@ def share_second_moment(
 
     def update(grads: optax.Updates, state: Any, params: optax.Params | None = None) -> tuple[optax.Updates, Any]:
         updates, state = adam.update(grads, state, params)
-        counts = state.count if isinstance(state.count, dict) else jax.tree.map(lambda leaf: state.count, state.mu)
+        shared_count = isinstance(state.count, jax.Array | np.ndarray)
+        counts = jax.tree.map(lambda leaf: state.count, state.mu) if shared_count else state.count
 
         def shared(update: jax.Array, here: bool, m: jax.Array, v: jax.Array, count: jax.Array) -> jax.Array:
             if not here:

@@ -49,22 +49,38 @@ def is_tagged(file: str) -> bool:
 
 
 def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]:
-    """Return the labelled sentences of a CoNLL-U, CSV, TSV or JSON lines file, or of several text files, one per class.
+    """Return the labelled sentences of CoNLL-U, CSV, TSV or JSON lines files, or of several text files, one per class.
 
     text, label: columns of a table or keys of JSON objects. Words of CoNLL-U are labelled by UPOS. With several text files,
     every line is a sentence whose label is the name of its file. Raises TaskError, beginning with the file.
     """
-    if all(map(is_tagged, files)):
-        return [sentence for file in files for sentence in _tagged(file)]
-    if len(files) > 1:
-        return [Labelled((line,), (Path(file).name,)) for file in files for line in _lines(file)]
-    (file,) = files
-    if suffix_of(file) in SEPARATED:
-        return list(_table(file, SEPARATED[suffix_of(file)], text, label))
-    if suffix_of(file) in JSON_LINES:
-        return list(_json_lines(file, text, label))
-    kinds = ", ".join((*CONLLU, *SEPARATED, *JSON_LINES))
-    raise TaskError(f"{file}: unknown format; expected a file ending in {kinds} (optionally .gz), or one text file per class")
+    formats = {_format(file) for file in files}
+    if len(formats) > 1:
+        raise TaskError(f"{', '.join(files)}: expected files of one format")
+    names = [Path(file).name for file in files]
+    match formats.pop():
+        case "tagged":
+            return [sentence for file in files for sentence in _tagged(file)]
+        case "table":
+            return [sentence for file in files for sentence in _table(file, SEPARATED[suffix_of(file)], text, label)]
+        case "lines of JSON":
+            return [sentence for file in files for sentence in _json_lines(file, text, label)]
+    if len(files) == 1:
+        kinds = ", ".join((*CONLLU, *SEPARATED, *JSON_LINES))
+        raise TaskError(
+            f"{files[0]}: unknown format; expected a file ending in {kinds} (optionally .gz), or one text file per class"
+        )
+    if len(set(names)) < len(names):
+        raise TaskError(f"{', '.join(files)}: the names of text files, which are labels, must differ")
+    return [Labelled((line,), (name,)) for file, name in zip(files, names, strict=True) for line in _lines(file)]
+
+
+def _format(file: str) -> str:
+    """Return the format of a file of labelled sentences by its name; text unless it is another."""
+    suffix = suffix_of(file)
+    if suffix in CONLLU:
+        return "tagged"
+    return "table" if suffix in SEPARATED else "lines of JSON" if suffix in JSON_LINES else "text"
 
 
 def read_sentences(file: str) -> list[str]:
@@ -153,20 +169,28 @@ def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
 def _table(file: str, separator: str, text: str, label: str) -> Iterator[Labelled]:
     # In TSV, quotation marks are ordinary characters.
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
-    rows: csv.DictReader[str] = csv.DictReader(io.StringIO(_content(file), newline=""), delimiter=separator, quoting=quoting)
-    columns = list(rows.fieldnames or [])
-    if missing := [name for name in (text, label) if name not in columns]:
-        raise TaskError(f"{file}: has no column {cut(missing[0])!r}; its columns are {cut(', '.join(columns)) or 'none'}")
+    content = io.StringIO(_content(file), newline="")
+    rows: csv.DictReader[str] = csv.DictReader(content, delimiter=separator, quoting=quoting, strict=True)
+    number = 0
     try:
+        columns = list(rows.fieldnames or [])
+        if wrong := [name for name in (text, label) if columns.count(name) != 1]:
+            number_of = "no column" if wrong[0] not in columns else "several columns"
+            raise TaskError(f"{file}: has {number_of} {cut(wrong[0])!r}; its columns are {cut(', '.join(columns)) or 'none'}")
         for number, row in enumerate(rows, 1):
+            if None in row:
+                raise TaskError(f"{file}: row {number} has more than {len(columns)} values; quote values with separators")
             if not row[text] or not row[label]:
                 raise TaskError(f"{file}: row {number} has no value for {cut(text if not row[text] else label)!r}")
             yield Labelled((row[text],), (row[label],))
     except csv.Error as error:
         raise TaskError(f"{file}: line {rows.line_num} cannot be read as a table: {error}") from None
+    if not number:
+        raise TaskError(f"{file}: contains no sentence")
 
 
 def _json_lines(file: str, text: str, label: str) -> Iterator[Labelled]:
+    empty = True
     for number, line in enumerate(_content(file).split("\n"), 1):
         if not line.strip():
             continue
@@ -174,11 +198,16 @@ def _json_lines(file: str, text: str, label: str) -> Iterator[Labelled]:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise TaskError(f"{file}: line {number} is not JSON: {error}") from None
-        if not isinstance(row, dict) or row.get(text) in (None, "") or row.get(label) is None:
-            raise TaskError(f"{file}: line {number}: expected an object with {cut(text)!r} and {cut(label)!r}")
-        sentence = Labelled((str(row[text]),), (str(row[label]),))
+        values = (row.get(text), row.get(label)) if isinstance(row, dict) else (None, None)
+        if not isinstance(values[0], str) or not isinstance(values[1], str | int) or "" in values:
+            raise TaskError(
+                f"{file}: line {number}: expected an object with {cut(text)!r}, a text, and {cut(label)!r}, text or integer"
+            )
+        sentence, empty = Labelled((values[0],), (str(values[1]),)), False
         try:
             "".join((*sentence.words, *sentence.labels)).encode()
         except UnicodeEncodeError:  # JSON escapes can spell surrogates, which UTF-8 cannot
             raise TaskError(f"{file}: line {number} contains a lone surrogate, which is not a character") from None
         yield sentence
+    if empty:
+        raise TaskError(f"{file}: contains no sentence")

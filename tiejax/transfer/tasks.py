@@ -58,6 +58,8 @@ def load_task(name: str, files: TaskFiles | None, examples: int, tfds_dir: str |
     except TaskError as error:
         raise TaskError(f"tasks {name}: {error}") from None
     train = sorted(splits["train"], key=_hash)[:examples]
+    if not train:
+        raise TaskError(f"tasks {name}: there are no training sentences")
     labels = tuple(sorted({label for sentence in train for label in sentence.labels}))
     for split in SPLITS[1:]:
         for sentence in splits[split]:

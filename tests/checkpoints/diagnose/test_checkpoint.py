@@ -32,10 +32,10 @@ def test_flag_and_fact(tmp_path, fact, flag):
         results, _ = results_of(make(tmp_path / "c", tensors, model_type="llama", tie_word_embeddings=flag))
         says = {
             ("untied", True): "disagrees: loaders that trust the flag drop the stored output table",
-            ("untied", False): "agrees: stored as the configuration says.",
-            ("equal", True): "agrees: stored as the configuration says.",
-            ("equal", False): "agrees: stored as the configuration says, but equal",
-            ("absent", True): "agrees: stored as the configuration says.",
+            ("untied", False): "agrees: untied as the configuration says.",
+            ("equal", True): "agrees: tied as the configuration says.",
+            ("equal", False): "agrees: untied as the configuration says, but equal",
+            ("absent", True): "agrees: tied as the configuration says.",
             ("absent", False): "disagrees: the output table is missing, so that loaders initialise one at random",
         }
         assert says[fact, flag] in agreement(results)

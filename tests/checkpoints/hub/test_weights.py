@@ -384,6 +384,13 @@ UNREADABLE = {
     "no layers": ("bert", set_config(num_hidden_layers=0), "num_hidden_layers: expected an integer >= 1, got 0"),
     "epsilon": ("bert", set_config(layer_norm_eps=-1.0), "layer_norm_eps: expected a number above 0, got -1.0"),
     "heads": ("bert", set_config(num_attention_heads=4), "4 heads do not divide the width 6"),
+    "heads by default": (
+        "gpt2",
+        lambda written, config: config.pop("n_head"),
+        "12 heads do not divide",
+        "by default: ",
+        "n_head 12",
+    ),
     "no input table": (
         "bert",
         without("bert.embeddings.word_embeddings.weight"),

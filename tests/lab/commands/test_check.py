@@ -25,7 +25,7 @@ def test_lines_and_exit_status(tmp_path, capsys):
     odd = tmp_path / "odd\x1b[31m"
     status, lines = run([good], capsys)
     assert status == 0
-    assert lines[0] == f"{good}: agrees: one table; tie_word_embeddings: true; stored as the configuration says"
+    assert lines[0] == f"{good}: agrees: one table; tie_word_embeddings: true; tied as the configuration says"
     assert any("adapter" in line for line in lines[1:])
     status, lines = run([good, bad, odd], capsys)
     assert status == 1
@@ -34,6 +34,8 @@ def test_lines_and_exit_status(tmp_path, capsys):
     assert lines[-2].startswith(f"{tmp_path}/odd\\x1b[31m: not found")
     assert lines[-1] == "1 agrees, 1 disagrees, 1 cannot say"
     assert run([good, odd], capsys)[0] == 2
+    text = checkpoint(tmp_path / "text", ONE, {"model_type": "llama", "tie_word_embeddings": "false"})
+    assert run([good, text], capsys)[1][1].startswith(f"{text}/config.json: tie_word_embeddings: expected true or false")
 
 
 def test_json(tmp_path, capsys):

@@ -18,13 +18,25 @@ def untied(folder, second=None, **tensors):
     return checkpoint(folder, {EMBED: values(), HEAD: second, NORM: norm, **tensors}, UNTIED)
 
 
+def test_a_report_alone_says_if_a_copy_would_be_refused(tmp_path, capsys):
+    for name, second in (("near", None), ("far", values(seed=1))):
+        assert command.main([str(untied(tmp_path / name, second))]) == 0
+        found = capsys.readouterr().out.splitlines()
+        assert found[-1].startswith("a copy would need --force: logits move by") == (name == "far")
+        assert "saves 368 B" in found
+
+
 @pytest.mark.parametrize(
     ("second", "argv", "words"),
     [
         (values(seed=1), [], ["logits move by", "use --force to write it anyway"]),
         (values() + 0.1 * values(seed=1), ["--keep", "output"], ["input table moves by", "keep the input table"]),
         (values(seed=1), ["--hidden", "none.npy"], ["--hidden none.npy: cannot be read"]),
-        (values(seed=1), ["--text", "none.txt"], ["model_type is llama; weights can be read for BERT"]),
+        (
+            values(seed=1),
+            ["--text", "none.txt"],
+            ["--text: ", "is of type llama; only BERT, ALBERT, GPT-2 can be run; for others give --hidden"],
+        ),
         (
             values(seed=1),
             ["--text", "a", "--hidden", "b"],

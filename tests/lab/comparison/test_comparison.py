@@ -225,6 +225,18 @@ def test_models_that_all_diverge_are_reported(tmp_path, capsys):
     assert {row["verdict"] for row in outcome.claims} == {"undecided"}
 
 
+def test_sections_that_fail_are_named_and_the_models_are_kept(tmp_path):
+    def broken(results):
+        return {"Own table": 3}
+
+    with pytest.raises(ValueError, match="sections: expected a list of functions of the results, got"):
+        comparison(sections=[3]).run(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="sections: broken failed, or returned no tables, with TypeError"):
+        comparison(sections=[broken], steps=4).run(tmp_path / "out", seeds=2)
+    assert comparison(steps=4).run(tmp_path / "out", seeds=2, resume=True).report.exists()
+
+
 def test_a_model_that_is_too_large_is_refused_with_its_size(tmp_path):
     huge = lambda key: {name: jnp.zeros((2**20, 2**20)) for name in ("embed", "head")} | {"body": jnp.zeros((3, 3))}  # noqa: E731
     flat = lambda params, batch, key: params["embed"][0, 0] * params["head"][0, 0]  # noqa: E731

@@ -9,6 +9,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from tiejax.checkpoints.hub.errors import CheckpointError
+from tiejax.checkpoints.hub.families import states_of
 from tiejax.system.files import check_file, is_name, read_bytes
 from tiejax.system.memory import size_words
 from tiejax.system.visible import cut, visible_line
@@ -85,6 +86,10 @@ def open_checkpoint(folder: Path, elsewhere: Elsewhere | None = None) -> Checkpo
             f"{folder / CONFIG}: {OTHER_WEIGHTS}: {named_so} names the file that loaders read, which is not supported; rename "
             f"that file to {WEIGHTS} and remove the entry"
         )
+    try:
+        states_of(config)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder / CONFIG}: {error}") from None
     return weights._replace(config=config)
 
 

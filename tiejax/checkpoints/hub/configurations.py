@@ -166,7 +166,11 @@ def sizes_of(config: Mapping[str, Any], family: Convertible, file: Path) -> Size
     if problem is None and sizes.groups > sizes.layers:
         problem = f"more groups ({sizes.groups}) than layers ({sizes.layers})"
     if problem:
-        raise CheckpointError(f"{file}: {problem}")
+        absent = [
+            f"{key} {values[field]}" for field, (key, _, other) in family.keys.items() if not {key, other} & config.keys()
+        ]
+        defaults = f"; by default: {', '.join(absent)}" if absent else ""
+        raise CheckpointError(f"{file}: {problem}{defaults}")
     return sizes
 
 

@@ -140,7 +140,7 @@ def stated(part: Mapping[str, Any]) -> bool | None:
     value = part.get(name)
     if name in part and not isinstance(value, bool):
         raise CheckpointError(
-            f"config.json: {name}: expected true or false, got {cut(json.dumps(value))}, which versions of the transformers "
+            f"{name}: expected true or false, got {cut(json.dumps(value))}, which versions of the transformers "
             "library take differently"
         )
     return value

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from tiejax.checkpoints.hub.checkpoint import Checkpoint
+from tiejax.checkpoints.hub.configurations import FAMILIES
 from tiejax.checkpoints.hub.errors import CheckpointError, Field
 from tiejax.checkpoints.hub.tokens import Tokens, find_tokens
 from tiejax.checkpoints.hub.weights import Loaded, load
@@ -41,6 +42,13 @@ def states_on_text(checkpoint: Checkpoint, table: OneTable, text: str, number: i
     the first; a masked one predicts 15 % of the tokens of a row, sampled with `seed` and replaced by the mask. Raises
     CheckpointError or CorpusError.
     """
+    if checkpoint.config.get("model_type") not in (
+        names := {family.type: family.title for family in FAMILIES if family.names.ties}
+    ):
+        kind, readable = checkpoint.config.get("model_type"), ", ".join(names.values())
+        raise CheckpointError(
+            NAME, f": {checkpoint.folder} is of type {kind}; only {readable} can be run; for others give ", Field("hidden")
+        )
     loaded = load(checkpoint.folder)
     tokens = find_tokens(checkpoint.folder)
     if tokens is None or not tokens.whole:

@@ -17,6 +17,7 @@ from tiejax.checkpoints.hub.stored import WORDS, Relation
 from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.rewrite.one_table import Distances, OneTable, blocks, distances
 from tiejax.checkpoints.rewrite.states import FEWEST_STATES, LastNorm, drawn, given
+from tiejax.system.memory import size_words
 
 # Limits of the mean KL divergence, in nats, and of the share of states whose likeliest token stays the same.
 MOST_KL, LEAST_TOP1 = 0.01, 0.99
@@ -226,7 +227,7 @@ class Report(NamedTuple):
             lines.append(f"config.json already says tied ({self.flagged}): loaders that trust it used the input table for both")
         if found.loss_before is not None and found.loss_after is not None:
             lines.append(f"loss {found.loss_before:.4f} before, {found.loss_after:.4f} after (nats per token)")
-        return [*lines, f"saves {self.bytes_saved / 2**20:,.1f} MiB"]
+        return [*lines, f"saves {size_words(self.bytes_saved)}"]
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as a dict that JSON can hold."""

@@ -31,13 +31,14 @@ class Settings:
 COMMAND = CommandLine(
     description="Check whether the configurations of checkpoints agree with the embedding tables they store, tied or untied. "
     "For a checkpoint that disagrees, print what loaders will do with it and the edit that fixes it. Reads only headers, "
-    "and the values of tables where two are stored. Exit status: 0 if all agree, 1 if any disagrees, 2 if any "
-    "cannot be judged. With --fix, write a repaired copy of one checkpoint: the flag, a lone output table under its wrong "
-    "name, copies of a shared table, prefixes of wrappers, the index. Exit status then: 0 if the copy was written, or nothing "
-    "is to be repaired and none was; 2 if a repair needs a decision, which is named.",
+    "and the values of tables where two are stored. With --fix, write a repaired copy of one checkpoint: the flag, a lone "
+    "output table under its wrong name, copies of a shared table, prefixes of wrappers, the index.",
     example="Example: PROGRAM checkpoints/* --json; PROGRAM --fix repaired checkpoints/some-model.",
     switches={"json": "print the results as one JSON object"},
     positional=("folders",),
+    status="Exit status: 0 all agree; 1 any disagrees; 2 any cannot be judged, or bad input. With --fix: 0 the copy was "
+    "written, or nothing is to be repaired and none was; 2 a repair needs a decision, which is named. 4 a file could not be "
+    "read or written; 130 interrupted.",
 )
 
 

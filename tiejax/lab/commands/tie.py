@@ -93,6 +93,8 @@ def main(argv: Sequence[str]) -> int:
         else:
             for line in planned.report.lines():
                 console.say(line)
+            if out is None and (obstacle := planned.report.obstacle()):
+                console.say(f"a copy would need --force: {obstacle}")
         if out is None:
             return 0
         with console.preparing(announce=True, stderr=True) as progress, reading.shown(progress):

@@ -206,6 +206,12 @@ def check_recorders(recorders: Mapping[str, Callable[..., Any]], data: Data, sha
             raise BadInput(f"recorders: {name}: expected a dictionary of numbers, got {type(found).__name__}")
 
 
+def check_sections(sections: Sequence[Any]) -> None:
+    """Raise BadInput unless all sections of a report are functions."""
+    if not isinstance(sections, Sequence) or not all(map(callable, sections)):
+        raise BadInput(f"sections: expected a list of functions of the results, got {sections!r:.80}")
+
+
 def check_size(params: PyTree, opt_state: PyTree, members: int) -> None:
     """Raise BadInput if the models that train at a time do not fit into memory with their optimizer state and gradients."""
     each = 2 * tree_bytes(params) + tree_bytes(opt_state)

@@ -95,10 +95,10 @@ class Comparison:
         ties: a tie or several between parameters.
         optimizer: learning rate -> optax optimizer; or (rate, table rate) -> optimizer, if tables have a separate rate. The
             rates are traced. It must be element-wise: use `max_norm` to clip gradients.
-        rates: learning rates to choose from, ascending; a single one is used as it is. If the best is the first or the last,
-            half or twice of it is tried as well.
-        table_factors: factors of the rate that give the table rate, to choose from likewise. More than four pairs of a rate and
-            a factor are trained with the first of the seeds that choose, and the best four with the others.
+        rates: learning rates to choose from, ascending; a single one is used as it is. While the best is the first or the last,
+            half or twice of it is tried as well, at most three times.
+        table_factors: factors of the rate that give the table rate, to choose from likewise (default: 1). More than four pairs
+            of a rate and a factor are trained with the first of the seeds that choose, and the best four with the others.
         steps: training steps of every model; None if `--hours` is given.
         arms: the arms, of `tied`, `untied`, `untie_at(fraction)`, `tie_at(fraction)`, or `Arm`.
         schedule: (step, steps) -> factor of the learning rates. By default they rise in the first 2 % of the steps, and fall
@@ -212,6 +212,7 @@ class Comparison:
         opt_state = checks.check_optimizer(self.optimizer, settings.table_factors, shapes)
         checks.check_changes(arms, self.optimizer, shapes)
         checks.check_recorders(self.recorders, found, shapes)
+        checks.check_sections(self.sections)
         checks.check_size(shapes.params, opt_state, block_size(settings.seed_list, settings.mesh))
         checks.check_mesh(settings.mesh, self.batch_size, shapes.ties)
         recipe = Recipe(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tiejax.lab.comparison.claims import MAIN, OWN
+from tiejax.lab.comparison.data import failure
 from tiejax.lab.reporting.finding import (
     agrees,
     estimate_words,
@@ -20,6 +21,7 @@ from tiejax.lab.reporting.finding import (
 from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.sections import edge_notes, excluded_notes, few_seeds_notes, rates_numbers
 from tiejax.lab.reporting.words import counted, formatted, in_brackets, number
+from tiejax.lab.settings.command_line import BadInput
 from tiejax.statistics.power import fewest_seeds
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -90,7 +92,11 @@ def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict
     }
     found |= rates_numbers(results)
     for section in sections:
-        found |= section(results)
+        try:
+            found |= {str(heading): (columns, [*map(list, rows)]) for heading, (columns, rows) in section(results).items()}
+        except Exception as error:
+            name = getattr(section, "__name__", "a function")
+            raise BadInput(f"sections: {name} failed, or returned no tables, with {failure(error)}") from None
     return found
 
 

@@ -25,11 +25,12 @@ class Settings(LookSettings, PrecisionSettings):
         steps: training steps of every model (default: that of the script, or as many as --hours allows)
         hours: the number of steps is chosen, from a measured rate and before the first seed, so that the run takes about this
             long on this machine; only without --steps
-        rates: learning rates to choose from, for tied and for untied models, in ascending order. If the best is the first or
-            the last of them, half or twice of it is tried as well. A single one is used as it is (default: those of the script)
+        rates: learning rates to choose from, for tied and for untied models, in ascending order. While the best is the first
+            or the last, half or twice of it is tried as well, at most three times. A single one is used as it is (default:
+            those of the script)
         table_factors: factors of the second learning rate of the optimizer, to choose from likewise. More than four pairs of a
             rate and a factor are trained with the first of --rate_seeds, and the best four with the others (default: those of
-            the script)
+            the script, or 1)
         rate_seeds: number of seeds that choose the learning rates, 1000, 1001, ...; they are not among the reported ones
         margin: smallest difference of final losses that matters. Claims that arms differ by less are tested as well (default:
             that of the script)

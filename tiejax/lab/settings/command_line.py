@@ -77,6 +77,7 @@ class CommandLine:
         positional: fields that are given without a flag; each is optional
         first: the fields and switches that are used most, which the help shows first
         configurations: folder in `configs/` of the configurations that come with tiejax
+        status: the exit statuses
         name: subcommand, if the program has several
     """
 
@@ -87,6 +88,7 @@ class CommandLine:
     first: Sequence[str] = ()
     configurations: str | None = None
     name: str = ""
+    status: str = STATUS
 
 
 def parse(
@@ -201,7 +203,7 @@ def _parser(config_class: type, command: CommandLine) -> _Parser:
         description=command.description.replace(PROGRAM, program()),
         prog=Path(sys.argv[0]).name,
         usage=_usage(config_class, command),
-        epilog=f"{command.example.replace(PROGRAM, program())}\n\n{STATUS}",
+        epilog=f"{command.example.replace(PROGRAM, program())}\n\n{command.status}",
         exit_on_error=False,
         allow_abbrev=False,
         parser_mode=MODE,

@@ -42,7 +42,7 @@ def test_means_are_over_three_records_of_the_constant_rate():
 def test_the_threshold_is_the_median_of_all_models():
     records = {STEP: STEPS, COSINE: recorded(np.full(21, 1.0), np.full(21, 3.0), np.full(21, 4.0))}
     trainer = Trainer(SimpleNamespace(settings=Settings(explore=True)), 1000, object.__new__(Stages))
-    tried = Tried([(0.1, 1.0)], np.ones((1, 3)), np.ones(1), records)
+    tried = Tried([(0.1, 1.0)], np.ones((1, 3)), records)
     assert threshold_of(trainer, {"tied": tried}) == 3.0
 
 

@@ -57,8 +57,8 @@ class Settings(LookSettings, TextSettings, PrecisionSettings):
         lengths: fractions of the run at which branches of the tied models, of those untied at 2/3 and of the never tied ones
             end with a learning rate that falls to 0, so that the run also has the results of shorter ones (default:
             [1/8,1/4,1/2]; without --corpus or with --planted: none)
-        rates: learning rates that are tried first, for tied and for untied models, in ascending order. If the best is the first
-            or the last of them, half or twice of it is tried as well
+        rates: learning rates that are tried first, for tied and for untied models, in ascending order. While the best is the
+            first or the last, half or twice of it is tried as well, at most three times
         table_factors: factors of the learning rate for the tables, likewise. More than four pairs of a rate and a factor are
             trained with the first of --rate_seeds, and the best four with the others (default: [1,2,4,8]; without --corpus or
             with --planted: [1])

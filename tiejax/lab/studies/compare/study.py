@@ -17,7 +17,7 @@ from tiejax.lab.settings.study import function_of
 from tiejax.lab.studies.compare import page
 from tiejax.lab.studies.compare.settings import ACROSS, STUDY, labels
 from tiejax.statistics.claims import assess
-from tiejax.statistics.mean_tests import is_constant
+from tiejax.statistics.sign_flips import is_constant
 from tiejax.system.json_values import plain
 
 CLAIM_FIELDS = (

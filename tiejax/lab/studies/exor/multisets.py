@@ -107,7 +107,8 @@ def as_multisets(tasks: Sequence[EXor], visits: Visits) -> MaskedMultisets:
     if isinstance(visits, MaskedSequences):
         return count(visits, vocabulary)
     context, target = visits // vocabulary, visits % vocabulary
-    counts, size = jnp.asarray(_tables(tuple(tasks)).counts), len(context)
+    # The tables outlive a change of jax_enable_x64, which would leave them in another precision.
+    counts, size = jnp.asarray(_tables(tuple(tasks)).counts, jnp.result_type(float)), len(context)
     if counts.shape[1] > size:
         return MaskedMultisets(counts[:, context], jax.nn.one_hot(target, vocabulary, axis=0) / size)
     number = jnp.zeros(counts.size).at[target * counts.shape[1] + context].add(1)
