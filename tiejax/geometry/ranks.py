@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 
 
 class Bands(NamedTuple):
@@ -16,7 +16,7 @@ class Bands(NamedTuple):
     high: Float[np.ndarray, " bins"]
 
 
-def frequency_ranks(counts: Int[np.ndarray, " tokens"]) -> Int[np.ndarray, " tokens"]:
+def frequency_ranks(counts: Integer[np.ndarray, " tokens"]) -> Int[np.ndarray, " tokens"]:
     """Return the rank of each token by descending count, from 1; of equally frequent tokens the lower id ranks first."""
     ranks = np.empty(len(counts), np.int64)
     ranks[np.argsort(-counts.astype(np.int64), kind="stable")] = np.arange(1, len(counts) + 1)
