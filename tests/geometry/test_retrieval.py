@@ -40,5 +40,6 @@ def test_a_difference_fitted_elsewhere_may_not_fit():
 def test_retrieval_refuses_what_it_cannot_fit():
     assert np.isnan(translation_accuracy(SOURCE, SHIFTED * np.nan))
     for source, fitted in ((SOURCE[:1], "held_out"), (SOURCE, "heldout"), (SOURCE[:0], "all")):
-        with pytest.raises((ValueError, TypeError), match=r"fitted(: expected all|')"):  # where signatures are checked, a TypeError
+        # Where signatures are checked, a TypeError.
+        with pytest.raises((ValueError, TypeError), match=r"fitted(: expected all|')"):
             translation_accuracy(source, source, fitted)
