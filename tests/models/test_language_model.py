@@ -10,7 +10,7 @@ import published
 import pytest
 
 from tiejax import tying
-from tiejax.models import BidirectionalLSTM, Mixer, Transformer
+from tiejax.models import BidirectionalLSTM, LanguageModel, Mixer, Transformer
 
 LENGTH = 8
 ARCHITECTURES = ("transformer_relu_2_heads", "lstm_uneven", "mixer_gelu")  # one of each architecture
@@ -142,3 +142,24 @@ def test_state_at_one_position_equals_that_of_the_whole_sequence(name):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     scale = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(grads))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * scale), ours, grads)
+
+
+def test_rows_longer_than_the_positions_are_refused():
+    model = LanguageModel(6, 4, Transformer(1, 4, 1, 4), max_positions=2)
+    params = model.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
+    with pytest.raises(ValueError, match="tokens: rows of 3 tokens, but the model has 2 positions"):
+        model.apply(params, jnp.zeros((1, 3), jnp.int32))
+
+
+def test_one_position_and_every_layer_exclude_each_other():
+    model = LanguageModel(6, 4, Transformer(1, 4, 1, 4))
+    tokens = jnp.zeros((2, 3), jnp.int32)
+    params = model.init(jax.random.key(0), tokens)
+    with pytest.raises(ValueError, match="every_layer: returns all positions"):
+        model.apply(params, tokens, position=jnp.array([1, 2]), every_layer=True, method="encode")
+
+
+@pytest.mark.parametrize("encoder", [BidirectionalLSTM(1, 4, 4), Mixer(1, 3, 4)])
+def test_another_dtype_needs_a_transformer(encoder):
+    with pytest.raises(ValueError, match=f"dtype: a {type(encoder).__name__} computes in the dtype of its parameters"):
+        LanguageModel(6, 4, encoder, dtype=jnp.bfloat16).init(jax.random.key(0), jnp.zeros((1, 3), jnp.int32))

@@ -118,7 +118,14 @@ def test_models_that_depend_on_order_are_rejected(encoder, reason):
 
 
 ENCODERS = [{"norm_first": True}, {"causal": True}, {"lora_rank": 2}, {"residual_scale": -1.0}, {"norm_epsilon": 0.1}]
-MODELS = [{"head_activation": "gelu"}, {"token_types": 2}, {"projected": True}, {"embedding_norm": True}, {"max_positions": 9}]
+MODELS = [
+    {"head_activation": "gelu"},
+    {"token_types": 2},
+    {"projected": True},
+    {"embedding_norm": True},
+    {"max_positions": 9},
+    {"padding": 0},
+]
 
 
 @pytest.mark.parametrize(

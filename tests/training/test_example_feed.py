@@ -45,6 +45,21 @@ def test_parts_split_the_rows():
     np.testing.assert_array_equal(np.concatenate(parts, axis=2), whole)
 
 
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 7, 10, 20])
+def test_a_function_is_asked_only_for_steps_before_the_last(window):
+    """The training visits step 10 only to record its end."""
+    asked = []
+
+    def make(seed, step):
+        asked.append(step)
+        return BLOCKS[:5] + step
+
+    windows = FunctionFeed(make, window=window, last=10).open([(7, 0)], range(1), 1, 0)
+    steps = np.concatenate([next(windows)[0] for _ in range(-(-11 // window))])
+    assert set(asked) == set(range(10))
+    np.testing.assert_array_equal(steps[:11], [BLOCKS[:5] + min(step, 9) for step in range(11)])
+
+
 @pytest.mark.parametrize(
     "feed",
     [ExampleFeed(BLOCKS, rows=5), FunctionFeed(lambda seed, step: {"a": BLOCKS, "b": BLOCKS[:5]})],
@@ -71,8 +86,9 @@ def test_examples_that_a_seed_sees():
     [
         (
             ExampleFeed({"x": np.arange(8), "y": np.arange(10)}, rows=4),
-            r"examples: expected arrays of one length, got \[8, 10\]",
+            r"examples: expected arrays of one length, at least 1, got \[8, 10\]",
         ),
+        (ExampleFeed(BLOCKS[:0], rows=2), r"of one length, at least 1, got \[0\]"),
         (ExampleFeed(BLOCKS, rows=0), "rows and window: expected at least 1, got 0 and 64"),
         (ExampleFeed(BLOCKS, rows=2, window=0), "rows and window: expected at least 1, got 2 and 0"),
         (FunctionFeed(lambda seed, step: np.float32(1)), "make: expected arrays whose first axis is that of the rows"),

@@ -1,5 +1,6 @@
 """Members: split and joined arrays, unrolled training, and short representations."""
 
+import dataclasses
 import re
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 from tiejax import training
 from tiejax.training import EnsembleState, Scanned, Unrolled, Vmapped
 from tiejax.training.members import join_members, join_on_host, split_members, split_on_host
+from tiejax.training.sources import ExampleFeed
 
 SEEDS, ARMS = 4, 3
 STATE = {
@@ -102,6 +104,28 @@ def test_representation_of_states_without_arrays():
     traced = []
     jax.jit(lambda members: traced.append(repr(members)))(ensemble(Vmapped()).start([3]))
     assert traced == ["EnsembleState(seeds=1, arms=2, cursor=?, leaves=1, 0.0 MB)"]
+
+
+@pytest.mark.parametrize("form", [list, tuple])
+@pytest.mark.parametrize("members", [Vmapped(), Unrolled()])
+def test_a_batch_may_be_a_list(form, members):
+    """A list is not taken for split members: every member sees both arrays of its own seed."""
+    x = np.arange(8.0, dtype=np.float32)
+    ensemble = dataclasses.replace(
+        ensemble_of(3),
+        sample=lambda seed_key, step, fed: fed,
+        loss=lambda params, batch, key: (jnp.sum(params["w"]) * jnp.mean(batch[1] - batch[0]), {}),
+        recorders={
+            "r": training.Recorder(1, lambda params, batch, *_: {"x": batch[0].mean(), "gap": (batch[1] - batch[0]).mean()})
+        },
+        source=ExampleFeed(form([x, 100 + x]), 2),
+        members=members,
+    )
+    found = training.train(ensemble, [0, 1]).records["r"]
+    np.testing.assert_array_equal(found["gap"], np.full((4, 2, 1), 100))
+    chosen = [ensemble.source.open([(seed, 0)], range(1), 1, 0) for seed in (0, 1)]
+    expected = [next(windows)[0][0].mean(axis=-1)[:4] for windows in chosen]
+    np.testing.assert_allclose(found["x"][..., 0].T, expected)
 
 
 def ensemble_of(steps):

@@ -72,6 +72,18 @@ def test_parts_together_are_the_whole_batch(data):
     np.testing.assert_array_equal(together.tokens, np.concatenate([part.tokens for part in parts]))
 
 
+def test_parts_leave_out_no_more_sentences_than_the_whole_batch():
+    """Each of four parts that packed its own sentences would lose some of them."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(5, 60, 400)
+    label = np.zeros(lengths.sum(), int)
+    long = Encoded(label + 1, np.concatenate([[0], np.cumsum(lengths)]), label, 0)
+    feed = TaskFeed(long, 64, 0, 32, rows_of_batch(lengths, 32, 64))
+    for step in range(120):
+        whole, *parts = [feed.step((3, 1), step, own, number) for own, number in ((range(1), 1), (range(4), 4))]
+        assert (parts[0].segments > 0).sum() == (whole.segments > 0).sum()
+
+
 def test_feed_from_a_later_window(data):
     feed = feed_of(data, window=4)
     names = [(3, 1), (4, 1), (4, 1)]

@@ -127,6 +127,8 @@ class LanguageModel(nn.Module):
     norm_epsilon: float = LAYER_NORM_EPSILON
 
     def setup(self) -> None:
+        if self.dtype is not None and not hasattr(self.encoder, "dtype"):
+            raise ValueError(f"dtype: a {type(self.encoder).__name__} computes in the dtype of its parameters; omit dtype")
         width, normal = self.embed_width or self.width, jax.nn.initializers.normal(self.embedding_std)
         init = table_init(self.embedding_std, self.padding)
         self.embed = nn.Embed(self.vocabulary, width, embedding_init=init, param_dtype=default_dtype())
@@ -159,6 +161,8 @@ class LanguageModel(nn.Module):
         if self.padding is not None:
             x = jnp.where((tokens == self.padding)[..., None], jax.lax.stop_gradient(x), x)
         if self.max_positions is not None:
+            if segments is None and tokens.shape[1] > self.max_positions:
+                raise ValueError(f"tokens: rows of {tokens.shape[1]} tokens, but the model has {self.max_positions} positions")
             # Without segments a row is one segment.
             places = jnp.arange(tokens.shape[1])[None] if segments is None else restarting_positions(segments)
             x = x + self.positions(places)

@@ -42,7 +42,7 @@ MOST_TERMS = 8  # with 32, medium models took minutes and 3 GB to compile on a C
 # Options of the model and of its encoder that have to be these, since their equations are computed here without them.
 MODEL: Mapping[str, Any] = {
     **{"max_positions": None, "token_types": None, "embedding_norm": False, "projected": False, "head_activation": None},
-    **{"embed_width": None, "head_width": None, "dtype": None},
+    **{"embed_width": None, "head_width": None, "dtype": None, "padding": None},
 }
 WIDTHS = ("embed_width", "head_width")  # which may also be that of the encoder
 ENCODER: Mapping[str, Any] = {

@@ -221,6 +221,8 @@ class Transformer(nn.Module):
         every_layer: return x and the output of every layer, `[layers + 1, batch, length, width]`; the final LayerNorm of a
             pre-LN stack is applied only to the last.
         """
+        if every_layer and position is not None:
+            raise ValueError("every_layer: returns all positions; omit position")
         stack = self._stack(x)
         apply = self._apply_layer(stack, sends is not None, segments, deterministic)
 

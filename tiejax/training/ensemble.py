@@ -140,6 +140,9 @@ class Ensemble:
             raise ValueError("arm_ties: an arm with phases must have all ties or none")
         if self.steps < 0 or self.records_per_chunk < 1:
             raise ValueError(f"expected steps >= 0 and records_per_chunk >= 1, got {self.steps} and {self.records_per_chunk}")
+        for name in ("window", "steps"):  # of a feed, and of draws ahead
+            if self.source is not None and getattr(self.source, name, 1) < 1:
+                raise ValueError(f"source: expected {name} >= 1, got {getattr(self.source, name)}")
         for name, recorder in self.recorders.items():
             if recorder.every < 1 or (recorder.restart is not None and recorder.restart < 1):
                 raise ValueError(
@@ -248,8 +251,8 @@ class Ensemble:
             on &= phases_on(self.phases, number)[:, None]
         weights = None if self.gradient_weights is None else self.gradient_weights(number)
 
-        def seed_step(seed_key: SeedKey, arms: Any, fed: Any) -> Any:
-            batch = self.sample(seed_key, number, fed)
+        def seed_step(seed_key: SeedKey, arms: Any, fed: tuple[Any]) -> Any:
+            batch = self.sample(seed_key, number, *fed)
             dropout_key = jax.random.fold_in(self.dropout_key(seed_key), self.first_step + number)
 
             def arm_step(state: TrainState, on: Any, weights: Any) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -258,7 +261,7 @@ class Ensemble:
             return self.members.map(arm_step, arms, on, weights)
 
         with products_in(self.precision):
-            trained = self.members.map(seed_step, keys, state, fed)
+            trained = self.members.map(seed_step, keys, state, (fed,))  # in a tuple: a list would count as split members
         if not self.unrolled:
             return trained
         states, metrics = map_split(lambda result: result[0], trained), map_split(lambda result: result[1], trained)
@@ -270,12 +273,12 @@ class Ensemble:
         """Apply the recorder `name` to all members; arguments as in `step`, returned leaves are `[seed, arm, ...]`."""
         recorder = self.recorders[name]
 
-        def seed_measure(seed_key: SeedKey, arms: Any, fed: Any) -> Any:
-            batch = self.sample(seed_key, number, fed)
+        def seed_measure(seed_key: SeedKey, arms: Any, fed: tuple[Any]) -> Any:
+            batch = self.sample(seed_key, number, *fed)
             return self.members.map(lambda arm: recorder.measure(self._whole(arm.params), batch, seed_key, number), arms)
 
         with products_in("highest"):
-            measured = self.members.map(seed_measure, keys, state, fed)
+            measured = self.members.map(seed_measure, keys, state, (fed,))
         return join_members(measured) if self.unrolled else measured
 
     def change_ties(self, state: TrainState, number: jax.Array) -> TrainState:

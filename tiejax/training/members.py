@@ -85,7 +85,7 @@ class Unrolled:
     at_once: ClassVar[None] = None  # never in blocks
 
     def map(self, function: Callable[..., Any], *members: Any) -> Any:
-        """Apply a function to every member along the leading axis, or in a list; return a list."""
+        """Apply a function to every member along the leading axis, or in a list, which holds split members; return a list."""
 
         def at(part: Any, place: int) -> Any:
             return part[place] if isinstance(part, list) else jax.tree.map(lambda leaf: leaf[place], part)

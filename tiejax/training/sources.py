@@ -144,8 +144,9 @@ class ExampleFeed(NamedTuple):
         """Yield windows from number `first` on, `[seeds, window, own rows, ...]`."""
         if min(self.rows, self.window) < 1:
             raise ValueError(f"rows and window: expected at least 1, got {self.rows} and {self.window}")
-        if len(lengths := {len(leaf) for leaf in jax.tree.leaves(self.examples)}) != 1:
-            raise ValueError(f"examples: expected arrays of one length, got {sorted(lengths)}")
+        lengths = {len(leaf) for leaf in jax.tree.leaves(self.examples)}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(f"examples: expected arrays of one length, at least 1, got {sorted(lengths)}")
         order = functools.lru_cache(maxsize=2 * len(seeds))(self._order)
         check_parts(self.rows, parts)
         in_part = self.rows // parts
@@ -210,7 +211,9 @@ class FunctionFeed(NamedTuple):
 
         while True:
             steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
-            within = range(steps.start, max(steps.start + 1, steps.stop if self.last is None else min(steps.stop, self.last)))
+            within = steps if self.last is None else range(steps.start, min(steps.stop, self.last))
+            if not within:  # the window that follows the last step, at which only records are taken
+                within = range(int(self.last or 1) - 1, int(self.last or 1))
             batches = [[part(made(seed, step)) for step in within] for seed, _ in seeds]
             yield stacked([row + row[-1:] * (len(steps) - len(within)) for row in batches])
             first += 1

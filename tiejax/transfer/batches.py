@@ -68,7 +68,7 @@ class TaskFeed:
     """Feed of a fine-tuning ensemble: `batch_size` sentences per step in `rows` rows, every sentence once per epoch.
 
     Epochs begin with a new step, so that their last step can have fewer sentences. Sentences that do not fit into the rows are
-    left out, in fewer than one step in a thousand. If the rows are split into parts, the sentences are distributed over them.
+    left out, in fewer than one step in a thousand. Of rows split into parts, part p has every `parts`-th one, from p on.
     """
 
     data: Encoded
@@ -99,13 +99,6 @@ class TaskFeed:
         epoch, place = divmod(number, self.steps_of_epoch)
         order = np.random.default_rng([*name, epoch]).permutation(len(self.data.lengths))
         batch = order[place * self.batch_size : (place + 1) * self.batch_size]
-        rows = -(-self.rows // parts)
-        part_rows = []
-        for part in own:
-            mine = batch[part::parts]
-            packing = pack(self.data.lengths, mine, self.row_length, np.random.default_rng(0)) if len(mine) else NO_ROWS
-            part_rows.append(packed_rows(self.data, packing, rows, self.row_length, self.padding))
-        return TaskRows(*(np.concatenate(leaves) for leaves in zip(*part_rows, strict=True)))
-
-
-NO_ROWS = Packing(np.zeros(0, np.int64), np.zeros(1, np.int64))
+        packing = pack(self.data.lengths, batch, self.row_length, np.random.default_rng(0))
+        rows = packed_rows(self.data, packing, self.rows + -self.rows % parts, self.row_length, self.padding)
+        return TaskRows(*(np.concatenate([leaf[part::parts] for part in own]) for leaf in rows))
