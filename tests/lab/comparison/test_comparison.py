@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 import sys
 import threading
@@ -20,7 +21,7 @@ from processes import end, processes_of_one_run, start, wait_until
 from tiejax import Tie
 from tiejax.lab import Arm, tied, untie_at, untied
 from tiejax.lab.comparison.arms import Change
-from tiejax.lab.comparison.comparison import simple_study
+from tiejax.lab.comparison.comparison import Outcome, simple_study
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay
 from tiejax.lab.comparison.page import in_words
 from tiejax.lab.comparison.settings import Settings
@@ -277,7 +278,7 @@ def test_models_that_do_not_pass_the_gate_decide_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_outcome(outcome):
+def test_the_outcome(outcome, tmp_path):
     folder = outcome.report.parent
     results = json.loads((folder / "results.json").read_text())
     assert outcome.arms == ["tied", "untied", "untie-2/3"]
@@ -288,7 +289,14 @@ def test_the_outcome(outcome):
     assert set(results["families"]) == {"main", "own"}
     assert [row["id"] for row in outcome.claims if row["id"].startswith("own")] == ["own/tied"]
     assert outcome.sentence.startswith("For A small model, after 60 steps: ")
-    assert outcome.sentence in (folder / "report.html").read_text()
+    edge = " The best learning rate of tied models is the last that was tried; another may be better."
+    shutil.copy(folder / "metrics.npz", tmp_path)
+    for at_edge in (False, True):
+        tuning = {"tied": {**results["tuning"]["tied"], "at_edge": at_edge}}
+        (tmp_path / "results.json").write_text(json.dumps(results | {"tuning": tuning}))
+        found = Outcome.of(tmp_path).sentence
+        assert found.removesuffix(edge) in (folder / "report.html").read_text()
+        assert found.endswith(edge) == at_edge
     assert "Own table" in (folder / "report.html").read_text()
     assert results["costs"]["tied"]["parameters"] == 33 + 9
     assert results["costs"]["untied"]["bytes"] == 4 * (66 + 9)

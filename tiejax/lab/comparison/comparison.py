@@ -20,6 +20,7 @@ from tiejax.lab.comparison.recipe import Recipe
 from tiejax.lab.comparison.settings import Settings, settings_of
 from tiejax.lab.comparison.step_count import block_size
 from tiejax.lab.comparison.study import Subject, check_forks
+from tiejax.lab.reporting.sections import edge_notes
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.gate import Gate
@@ -38,7 +39,7 @@ class Outcome(NamedTuple):
     """The result of a comparison.
 
     Attributes:
-        sentence: the answer, in fixed words.
+        sentence: the answer, in fixed words, and whether a better learning rate may be beyond those tried.
         claims: a row for each claim, as `tiejax.statistics.claims.assess` returns it.
         arms: the names of the arms.
         final: final held-out losses, `[arm, seed]`.
@@ -71,7 +72,7 @@ class Outcome(NamedTuple):
         final = np.array([results["arms"][arm]["loss"] for arm in arms], float)
         least = min(record.shape[1] for record in records)  # an arm that changes has a record of its own at its change
         losses = np.stack([record[:, -least:] for record in records])
-        sentence = page.sentence(results)
+        sentence = " ".join([page.sentence(results), *edge_notes(results)])
         return cls(sentence, results["claims"], arms, final, losses, steps[-least:], results["rates"], out / REPORT)
 
 

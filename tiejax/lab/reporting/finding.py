@@ -192,7 +192,7 @@ def not_decided(row: Mapping[str, Any]) -> str:
     if row["goal"] == "difference" and ((low or 0) > 0 or (high or 0) < 0) and row["interval_adjusted"]:
         found += f", adjusted for all claims{in_brackets(row['interval_adjusted'])}"
     note = f"; {row['note'].partition(': ')[0]}" if row["note"] else ""
-    if (row["seeds_needed"] or 0) <= row["n"]:
+    if note or (row["seeds_needed"] or 0) <= row["n"]:  # a note on too few seeds says what is missing, whatever the margin
         return f"{found}{note}"
     tens = 10 ** max(len(str(row["seeds_needed"])) - 2, 0)
     seeds = -(-row["seeds_needed"] // tens) * tens  # rounded up to two digits
