@@ -146,17 +146,16 @@ def test_state_at_one_position_equals_that_of_the_whole_sequence(name):
 
 def test_rows_longer_than_the_positions_are_refused():
     model = LanguageModel(6, 4, Transformer(1, 4, 1, 4), max_positions=2)
-    params = model.init(jax.random.key(0), jnp.zeros((1, 2), jnp.int32))
     with pytest.raises(ValueError, match="tokens: rows of 3 tokens, but the model has 2 positions"):
-        model.apply(params, jnp.zeros((1, 3), jnp.int32))
+        jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 3), jnp.int32))
 
 
 def test_one_position_and_every_layer_exclude_each_other():
     model = LanguageModel(6, 4, Transformer(1, 4, 1, 4))
     tokens = jnp.zeros((2, 3), jnp.int32)
-    params = model.init(jax.random.key(0), tokens)
+    options = {"position": jnp.array([1, 2]), "every_layer": True, "method": "encode"}
     with pytest.raises(ValueError, match="every_layer: returns all positions"):
-        model.apply(params, tokens, position=jnp.array([1, 2]), every_layer=True, method="encode")
+        jax.eval_shape(lambda: model.init(jax.random.key(0), tokens, **options))
 
 
 @pytest.mark.parametrize("encoder", [BidirectionalLSTM(1, 4, 4), Mixer(1, 3, 4)])

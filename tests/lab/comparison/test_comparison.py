@@ -226,6 +226,7 @@ def test_models_that_all_diverge_are_reported(tmp_path, capsys):
     assert {row["verdict"] for row in outcome.claims} == {"undecided"}
 
 
+@pytest.mark.slow
 def test_sections_that_fail_are_named_and_the_models_are_kept(tmp_path):
     def broken(results):
         return {"Own table": 3}
