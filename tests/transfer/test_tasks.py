@@ -5,7 +5,7 @@ import re
 import pytest
 from corpora import NEEDS_TFDS, without_tfds
 
-from tiejax.transfer.read import Labelled, TaskError
+from tiejax.transfer.read import Labelled, TaskError, read_labelled
 from tiejax.transfer.tasks import SPLITS, TaskFiles, hashed, load_task
 
 NUMBER = 400
@@ -56,9 +56,11 @@ def test_repeated_sentences_are_in_one_split():
 
 def test_given_splits(sentences):
     (sentences / "test.csv").write_text("label,text\n1,kept\n")
-    task = load_task("parity", TaskFiles([str(sentences / "a.csv")], test=[str(sentences / "test.csv")]), 10)
+    given = read_labelled([str(sentences / "a.csv")], "text", "label")
+    task = load_task("parity", TaskFiles([str(sentences / "a.csv")], test=[str(sentences / "test.csv")]), len(given))
     assert task.splits["test"] == [Labelled(("kept",), ("1",))]
     assert len(task.splits["development"]) > 40
+    assert sorted(task.splits["train"] + task.splits["development"]) == sorted(given)  # none is left out
 
 
 def test_label_missing_from_training(sentences):

@@ -88,7 +88,11 @@ def _splits(files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]
     if all(split in splits for split in SPLITS[1:]):
         return splits | {"train": splits.get("train") or _read(files.train, "train", files, tfds_dir)}
     every = splits.pop("train", []) or _read(files.train, "train", files, tfds_dir)
-    return hashed(every) | splits
+    found = hashed(every)
+    found["train"] = found["train"] + [
+        sentence for split in splits for sentence in found[split]
+    ]  # in place of them are given ones
+    return found | splits
 
 
 def _read(names: Sequence[str], split: str, files: TaskFiles, tfds_dir: str | None) -> list[Labelled]:
