@@ -15,6 +15,7 @@ from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.untying.settings import Settings as UntyingSettings
 from tiejax.lab.studies.untying.study import build_ensemble as build_untying
 from tiejax.training import DrawAhead, SeedKey, TrainState, Vmapped, make_step, seed_keys, stream, train
+from tiejax.training.sources import ExampleFeed
 
 
 def config(**changes):
@@ -375,6 +376,8 @@ def test_restarting_recorder_over_several_chunks():
     [
         ({"steps": -1}, "expected steps >= 0"),
         ({"records_per_chunk": 0}, "records_per_chunk >= 1"),
+        ({"source": ExampleFeed(np.arange(4), 2, window=0)}, "source: expected window >= 1, got 0"),
+        ({"source": DrawAhead(lambda *_: {}, 0)}, "source: expected steps >= 1, got 0"),
         (
             {"recorders": {"r": training.Recorder(0, lambda *_: {})}},
             "recorders: r: expected every and restart >= 1, got 0, None",

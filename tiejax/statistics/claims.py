@@ -77,7 +77,7 @@ class Claim:
             object.__setattr__(self, "outcomes", tuple(np.asarray(outcomes, bool) for outcomes in self.outcomes))
         if (self.goal == "equivalence") != (self.sign == 0):
             raise ValueError(f"claim {self.id}: expected sign 0 for equivalence and 1 or -1 otherwise, got {self.sign}")
-        if self.goal != "difference" and not (self.margin and self.margin > 0):
+        if self.goal != "difference" and self.margin is None:
             raise ValueError(f"claim {self.id}: {self.goal} needs a margin > 0, got {self.margin}")
         if self.kind == "proportion" and self.outcomes is None:
             raise ValueError(f"claim {self.id}: a proportion needs the outcomes of both arms")
@@ -202,7 +202,7 @@ def _described(claim: Claim) -> dict[str, Any]:
     names = ("id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "margin", "one_arm")
     described = {name: getattr(claim, name) for name in names}
     n = len(claim.differences)
-    differences = np.asarray(claim.differences, float).tolist()
+    differences = claim.differences.tolist()
     outcomes = claim.outcomes and [np.asarray(arm, int).tolist() for arm in claim.outcomes]
     arrays = {"differences": differences, "outcomes": outcomes}
     return described | arrays | {"n": n, "look": n, "last_look": n, "verdict": _no_verdict(claim)}
@@ -288,7 +288,7 @@ def _tests(claims: Sequence[Claim]) -> list["_Test | None"]:
     testable = [claim for claim in claims if len(claim.differences) and np.isfinite(claim.differences).all()]
     # Differences of proportions have McNemar's test; their margins are tested as those of means are.
     of_means = [claim for claim in testable if claim.kind != "proportion" or claim.margin]
-    differences = [np.asarray(claim.differences, float) for claim in of_means]
+    differences = [claim.differences for claim in of_means]
     found = mean_tests(differences, [claim.one_arm for claim in of_means])
     means = dict(zip(map(id, of_means), found, strict=True))
     tests = {id(claim): _Test(claim, means.get(id(claim))) for claim in testable}
@@ -397,7 +397,7 @@ class _Test:
 
     def _power(self, alpha: float) -> dict[str, Any]:
         claim, n = self.claim, len(self.claim.differences)
-        if n < 2 or is_constant(np.asarray(claim.differences, float)):
+        if n < 2 or is_constant(claim.differences):
             return {}
         deviation = float(np.std(claim.differences, ddof=1))
         needed = seeds_needed(deviation, claim.margin, alpha, claim.sides) if claim.margin else None

@@ -57,8 +57,7 @@ class Streams(Prepared):
         if self.tokenizer.decoder is not None and "ByteLevel" in repr(self.tokenizer.decoder):
             # A character of a token of the vocabulary is a byte; an added token is its own text.
             added = self.tokenizer.get_added_tokens_decoder()
-            texts = ["" if token.special else token.content for token in added.values()]
-            own = dict(zip(added, (len(text.encode()) for text in texts), strict=True))
+            own = {one: 0 if token.special else len(token.content.encode()) for one, token in added.items()}
             lengths = [own.get(one, len(self.tokenizer.id_to_token(one) or "")) for one in range(self.vocabulary)]
             return int(np.array(lengths)[ids].sum())
         rows = np.atleast_2d(ids).reshape(-1, ids.shape[-1])

@@ -140,9 +140,10 @@ class Ensemble:
             raise ValueError("arm_ties: an arm with phases must have all ties or none")
         if self.steps < 0 or self.records_per_chunk < 1:
             raise ValueError(f"expected steps >= 0 and records_per_chunk >= 1, got {self.steps} and {self.records_per_chunk}")
-        for name in ("window", "steps"):  # of a feed, and of draws ahead
-            if self.source is not None and getattr(self.source, name, 1) < 1:
-                raise ValueError(f"source: expected {name} >= 1, got {getattr(self.source, name)}")
+        if self.source is not None:
+            name = "steps" if isinstance(self.source, DrawAhead) else "window"
+            if (number := getattr(self.source, name)) < 1:
+                raise ValueError(f"source: expected {name} >= 1, got {number}")
         for name, recorder in self.recorders.items():
             if recorder.every < 1 or (recorder.restart is not None and recorder.restart < 1):
                 raise ValueError(

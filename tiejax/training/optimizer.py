@@ -11,6 +11,7 @@ import optax
 
 from tiejax.training.choices import OptimizerName, ScheduleName
 from tiejax.tying.leaves import NNX_SUFFIX
+from tiejax.tying.switched import global_norm
 
 BETAS = (0.9, 0.999)  # Adam's, in all published protocols implemented here
 
@@ -93,12 +94,6 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
         raise ValueError(f"{name}: expected {' or '.join(choices)}, got {value!r}")
 
 
-def _norm(updates: optax.Updates) -> jax.Array:
-    """Return the global norm, in float32 or wider: squares of float16 overflow."""
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), updates)
-    return jnp.asarray(optax.tree.norm(wide))
-
-
 def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
     """Return clipping by the global norm as in torch: g -> g min(1, max_norm / (|g| + 1e-6)).
 
@@ -106,7 +101,7 @@ def clip_as_torch(max_norm: float) -> optax.GradientTransformation:
     """
 
     def update(updates: optax.Updates, state: optax.EmptyState, params: optax.Params | None = None) -> tuple[Any, Any]:
-        scale = jnp.minimum(1, max_norm / (_norm(updates) + 1e-6))
+        scale = jnp.minimum(1, max_norm / (global_norm(updates, (), True) + 1e-6))
         return jax.tree.map(lambda leaf: scale.astype(leaf.dtype) * leaf, updates), state
 
     return optax.GradientTransformation(optax.init_empty_state, update)

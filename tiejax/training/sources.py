@@ -211,9 +211,9 @@ class FunctionFeed(NamedTuple):
 
         while True:
             steps = range(self.first + first * self.window, self.first + (first + 1) * self.window)
-            within = steps if self.last is None else range(steps.start, min(steps.stop, self.last))
-            if not within:  # the window that follows the last step, at which only records are taken
-                within = range(int(self.last or 1) - 1, int(self.last or 1))
+            last = steps.stop if self.last is None else self.last
+            # The window that follows the last step, at which only records are taken, repeats the last batch.
+            within = range(min(steps.start, last - 1), min(steps.stop, last))
             batches = [[part(made(seed, step)) for step in within] for seed, _ in seeds]
             yield stacked([row + row[-1:] * (len(steps) - len(within)) for row in batches])
             first += 1

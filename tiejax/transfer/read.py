@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -54,39 +54,40 @@ def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]
     text, label: columns of a table or keys of JSON objects. Words of CoNLL-U are labelled by UPOS. With several text files,
     every line is a sentence whose label is the name of its file. Raises TaskError, beginning with the file.
     """
-    formats = {_format(file) for file in files}
-    if len(formats) > 1:
+    readers = {_reader(file) for file in files}
+    if len(readers) > 1:
         raise TaskError(f"{', '.join(files)}: expected files of one format")
-    names = [Path(file).name for file in files]
-    match formats.pop():
-        case "tagged":
-            return [sentence for file in files for sentence in _tagged(file)]
-        case "table":
-            return [sentence for file in files for sentence in _table(file, SEPARATED[suffix_of(file)], text, label)]
-        case "lines of JSON":
-            return [sentence for file in files for sentence in _json_lines(file, text, label)]
-    if len(files) == 1:
-        kinds = ", ".join((*CONLLU, *SEPARATED, *JSON_LINES))
-        raise TaskError(
-            f"{files[0]}: unknown format; expected a file ending in {kinds} (optionally .gz), or one text file per class"
-        )
-    if len(set(names)) < len(names):
-        raise TaskError(f"{', '.join(files)}: the names of text files, which are labels, must differ")
-    return [Labelled((line,), (name,)) for file, name in zip(files, names, strict=True) for line in _lines(file)]
+    if readers == {_lines}:
+        if len(files) == 1:
+            kinds = ", ".join((*CONLLU, *SEPARATED, *JSON_LINES))
+            raise TaskError(
+                f"{files[0]}: unknown format; expected a file ending in {kinds} (optionally .gz), or one text file per class"
+            )
+        if len({Path(file).name for file in files}) < len(files):
+            raise TaskError(f"{', '.join(files)}: the names of text files, which are labels, must differ")
+    return [sentence for file in files for sentence in _sentences(file, text, label)]
 
 
-def _format(file: str) -> str:
-    """Return the format of a file of labelled sentences by its name; text unless it is another."""
+def _reader(file: str) -> Callable[[str, str, str], Iterator[Labelled]]:
+    """Return the function that reads a file of labelled sentences, by its name."""
     suffix = suffix_of(file)
     if suffix in CONLLU:
-        return "tagged"
-    return "table" if suffix in SEPARATED else "lines of JSON" if suffix in JSON_LINES else "text"
+        return _tagged
+    return _table if suffix in SEPARATED else _json_lines if suffix in JSON_LINES else _lines
+
+
+def _sentences(file: str, text: str = "", label: str = "") -> list[Labelled]:
+    """Return the labelled sentences of one file; raises TaskError if it has none."""
+    found = list(_reader(file)(file, text, label))
+    if not found:
+        raise TaskError(f"{file}: contains no sentence")
+    return found
 
 
 def read_sentences(file: str) -> list[str]:
     """Return the sentences of a CoNLL-U file, or of a text file with one sentence per line; an empty line raises TaskError."""
     if is_tagged(file):
-        return [sentence.text.strip() for sentence in _tagged(file)]
+        return [sentence.text.strip() for sentence in _sentences(file)]
     lines = [" ".join(line.split()) for line in _content(file).rstrip().split("\n")]
     if "" in lines:
         raise TaskError(f"{file}: line {lines.index('') + 1} is empty; expected one sentence per line")
@@ -104,23 +105,22 @@ def _content(file: str) -> str:
         raise TaskError(f"{file}: {error}") from None
 
 
-def _lines(file: str) -> list[str]:
-    lines = [" ".join(line.split()) for line in _content(file).split("\n")]
-    if not any(lines):
-        raise TaskError(f"{file}: contains no sentence")
-    return [line for line in lines if line]
+def _lines(file: str, *_: str) -> Iterator[Labelled]:
+    """Yield the lines of a text file that are not empty, labelled by its name."""
+    for line in _content(file).split("\n"):
+        if words := " ".join(line.split()):
+            yield Labelled((words,), (Path(file).name,))
 
 
-def _tagged(file: str) -> Iterator[Labelled]:
+def _tagged(file: str, *_: str) -> Iterator[Labelled]:
     """Yield the sentences of a CoNLL-U file, tagged by UPOS, without empty nodes (such as 1.1)."""
     content = _content(file)
     spaced = NO_SPACE in content
-    rows, empty = list[list[str]](), True
+    rows = list[list[str]]()
     for number, line in enumerate([*content.split("\n"), ""], 1):
         columns = line.rstrip("\r").split("\t")
         if columns == [""]:
             if rows:
-                empty = False
                 try:
                     yield _sentence(rows, spaced)
                 except (KeyError, ValueError, IndexError):
@@ -134,8 +134,6 @@ def _tagged(file: str) -> Iterator[Labelled]:
                     f"{file}: line {number} has {len(columns)} columns; expected the 10 of CoNLL-U, separated by tabs"
                 )
             rows.append(columns)
-    if empty:
-        raise TaskError(f"{file}: contains no sentence")
 
 
 def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
@@ -166,12 +164,12 @@ def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
     return Labelled(tuple(word if number in joined else f"{word} " for number, word in words.items()), tags)
 
 
-def _table(file: str, separator: str, text: str, label: str) -> Iterator[Labelled]:
+def _table(file: str, text: str, label: str) -> Iterator[Labelled]:
+    separator = SEPARATED[suffix_of(file)]
     # In TSV, quotation marks are ordinary characters.
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
     content = io.StringIO(_content(file), newline="")
     rows: csv.DictReader[str] = csv.DictReader(content, delimiter=separator, quoting=quoting, strict=True)
-    number = 0
     try:
         columns = list(rows.fieldnames or [])
         if wrong := [name for name in (text, label) if columns.count(name) != 1]:
@@ -185,12 +183,9 @@ def _table(file: str, separator: str, text: str, label: str) -> Iterator[Labelle
             yield Labelled((row[text],), (row[label],))
     except csv.Error as error:
         raise TaskError(f"{file}: line {rows.line_num} cannot be read as a table: {error}") from None
-    if not number:
-        raise TaskError(f"{file}: contains no sentence")
 
 
 def _json_lines(file: str, text: str, label: str) -> Iterator[Labelled]:
-    empty = True
     for number, line in enumerate(_content(file).split("\n"), 1):
         if not line.strip():
             continue
@@ -203,11 +198,9 @@ def _json_lines(file: str, text: str, label: str) -> Iterator[Labelled]:
             raise TaskError(
                 f"{file}: line {number}: expected an object with {cut(text)!r}, a text, and {cut(label)!r}, text or integer"
             )
-        sentence, empty = Labelled((values[0],), (str(values[1]),)), False
+        sentence = Labelled((values[0],), (str(values[1]),))
         try:
             "".join((*sentence.words, *sentence.labels)).encode()
         except UnicodeEncodeError:  # JSON escapes can spell surrogates, which UTF-8 cannot
             raise TaskError(f"{file}: line {number} contains a lone surrogate, which is not a character") from None
         yield sentence
-    if empty:
-        raise TaskError(f"{file}: contains no sentence")

@@ -89,9 +89,8 @@ def _splits(files: TaskFiles, tfds_dir: str | None) -> dict[str, list[Labelled]]
         return splits | {"train": splits.get("train") or _read(files.train, "train", files, tfds_dir)}
     every = splits.pop("train", []) or _read(files.train, "train", files, tfds_dir)
     found = hashed(every)
-    found["train"] = found["train"] + [
-        sentence for split in splits for sentence in found[split]
-    ]  # in place of them are given ones
+    # Sentences for which there are given ones are training sentences too.
+    found["train"] = found["train"] + [sentence for split in splits for sentence in found[split]]
     return found | splits
 
 

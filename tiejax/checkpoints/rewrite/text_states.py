@@ -42,12 +42,11 @@ def states_on_text(checkpoint: Checkpoint, table: OneTable, text: str, number: i
     the first; a masked one predicts 15 % of the tokens of a row, sampled with `seed` and replaced by the mask. Raises
     CheckpointError or CorpusError.
     """
-    if checkpoint.config.get("model_type") not in (
-        names := {family.type: family.title for family in FAMILIES if family.names.ties}
-    ):
-        kind, readable = checkpoint.config.get("model_type"), ", ".join(names.values())
+    kind, runnable = checkpoint.config.get("model_type"), [family for family in FAMILIES if family.names.ties]
+    if kind not in [family.type for family in runnable]:
+        names = ", ".join(family.title for family in runnable)
         raise CheckpointError(
-            NAME, f": {checkpoint.folder} is of type {kind}; only {readable} can be run; for others give ", Field("hidden")
+            NAME, f": {checkpoint.folder} is of type {kind}; only {names} can be run; for others give ", Field("hidden")
         )
     loaded = load(checkpoint.folder)
     tokens = find_tokens(checkpoint.folder)

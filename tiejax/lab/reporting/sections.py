@@ -158,11 +158,11 @@ def rates_table(tuning: Mapping[str, Mapping[str, Any]]) -> Table:
     """
     rows = []
     for kind, tried in tuning.items():
-        factors = tried.get("factors", [None] * len(tried["rates"]))
+        factors, seeds = tried.get("factors", [None] * len(tried["rates"])), max(map(len, tried["losses"]))
         for rate, factor, losses in zip(tried["rates"], factors, tried["losses"], strict=True):
             chosen = " (chosen)" if (rate, factor) == (tried["best"], tried.get("best_factor")) else ""
             numbers = [np.inf if loss is None else loss for loss in losses]
-            mean = f"{np.mean(numbers):.4f}" if len(losses) == max(map(len, tried["losses"])) else "-"
+            mean = f"{np.mean(numbers):.4f}" if len(losses) == seeds else "-"
             rows.append([kind, f"{rate:g}{chosen}", formatted(factor, "g"), mean, ", ".join(f"{loss:.4f}" for loss in numbers)])
     if len({row[2] for row in rows}) > 1:
         return ["models", "rate", "factor of the tables'", "mean loss", "losses"], rows
