@@ -54,9 +54,9 @@ def test_moves(before, after, storage, source, separated):
     assert found.separated.tolist() == separated
 
 
-def test_first_uses():
+def test_the_layers_whose_use_sends_gradient():
     owner = tying.check_owner([0, 0, 2, 2, 0, 5])
-    assert tying.first_uses(owner).tolist() == [True, False, True, False, False, True]
+    assert tying.sends_gradient(owner, "owner").tolist() == [True, False, True, False, False, True]
     assert tying.sends_gradient(owner, "all").tolist() == [True] * 6
 
 

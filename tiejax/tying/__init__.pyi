@@ -22,7 +22,6 @@ from .owner import Wiring as Wiring
 from .owner import check_owner as check_owner
 from .owner import choose_owner as choose_owner
 from .owner import expansion_slots as expansion_slots
-from .owner import first_uses as first_uses
 from .owner import independent as independent
 from .owner import move as move
 from .owner import sends_gradient as sends_gradient

@@ -56,16 +56,11 @@ def check_owner(owner: Sequence[int] | np.ndarray) -> Owner:
     return vector.astype(np.int32)
 
 
-def first_uses(owner: Owner) -> Flags:
-    """Return, for each layer, whether it is the first that reads its weights, `[layers]`."""
-    return np.isin(np.arange(len(owner)), np.unique(owner, return_index=True)[1])
-
-
 def sends_gradient(owner: Owner, gradient: Literal["all", "owner"]) -> Flags:
     """Return, for each layer, whether its use trains the weights it reads, `[layers]`: all uses do, or only the first."""
     if gradient == "all":
         return np.ones(len(owner), dtype=bool)
-    return first_uses(owner)
+    return np.isin(np.arange(len(owner)), np.unique(owner, return_index=True)[1])
 
 
 def choose_owner(owner: Owner, layer: int, choice: int) -> Owner:

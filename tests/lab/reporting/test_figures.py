@@ -43,9 +43,6 @@ PLOTTED = {
     "pairs": lambda: figures.plot_paired_values({"loss": (VALUES[:, -1], VALUES[:, -2])}, ("untied", "tied")),
     "untie curve": lambda: plot_curve(SOLVED, 0.4),
     "untie curve of one seed": lambda: plot_curve({"loss": [1.0], "mean": 1.0, "band": [np.nan, np.nan]}, None),
-    "distances over the untie step": lambda: (
-        untie_curve.plot_distances({"one pair": np.array([[1.0], [0.5], [2.0]])}, COPY, UNTIED_AT, "distance").figure
-    ),
     "trajectories": lambda: (
         untie_curve.plot_trajectories(STEPS, VALUES[:3, None], {"copy": np.array([0, 1])}, UNTIED_AT, "loss", 0.5).figure
     ),

@@ -93,14 +93,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return the arguments in which two descriptions differ."""
     programs = now["programs"] if before.get("jax") == now["jax"] else {}
     known = before["programs"] if programs else {}
-    if "claims" not in before:  # a script of an earlier version, which described less
-        programs = {name: digest for name, digest in programs.items() if name in known}
-        known = {name: known[name] for name in programs}
     changed = [name for name in dict.fromkeys([*programs, *known]) if known.get(name) != programs.get(name)]
     changed += [name for name in ("ties", "arms") if before.get(name) != now[name] and name not in changed]
-    changed += ["claims"] if before.get("claims", now["claims"]) != now["claims"] else []
+    changed += ["claims"] if before["claims"] != now["claims"] else []
     values = {name: (before.get(name), now[name]) for name in ("batch_size", "max_norm", "gate")}
-    values |= {name: (before.get("given", {}).get(name), value) for name, value in now["given"].items()}
+    values |= {name: (before["given"].get(name), value) for name, value in now["given"].items()}
     return changed + [f"{name}: {cut(str(one))} -> {cut(str(other))}" for name, (one, other) in values.items() if one != other]
 
 

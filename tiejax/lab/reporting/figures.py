@@ -142,17 +142,6 @@ def panel_boxes(figure: Figure) -> list[list[int]]:
     return boxes
 
 
-class Seeds(NamedTuple):
-    """The plotted part of many seeds, at the records `drawn_records`.
-
-    drawn: the drawn seeds, `[drawn seed, point, ...]`. median: over all seeds, `[point, ...]`. number: the number of all seeds.
-    """
-
-    drawn: np.ndarray
-    median: np.ndarray
-    number: int
-
-
 def drawn_seeds(number: int) -> np.ndarray:
     """Return the indices of the drawn seeds, out of `number`: all, or `MOST_LINES` evenly spaced ones."""
     return np.arange(number) if number <= MOST_LINES else np.linspace(0, number - 1, MOST_LINES).round().astype(int)
@@ -170,20 +159,18 @@ def drawn_records(number: int) -> np.ndarray:
     return np.unique(places.round().astype(int))
 
 
-def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray | Seeds, colour: str, label: str) -> None:
-    """Plot seeds as thin lines and their median as a thick line; `values` is `[seed, record]`, or its plotted part.
+def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+    """Plot seeds as thin lines and their median as a thick line; `values` is `[seed, record]`.
 
     At most `MOST_LINES` seeds and about `MOST_POINTS` records are drawn, which is noted in the panel; the median is over all
     seeds.
     """
     points = drawn_records(len(steps))
-    if isinstance(values, np.ndarray):
-        shown = values if len(points) == len(steps) else values[:, points]
-        values = Seeds(shown[drawn_seeds(len(shown))], np.median(shown, axis=0), len(shown))
-    drawn = values.drawn
+    shown = values if len(points) == len(steps) else values[:, points]
+    drawn = shown[drawn_seeds(len(shown))]
     left_out = [
         f"{number:d} of {whole} {name}"
-        for number, whole, name in ((len(drawn), values.number, "seeds"), (len(points), len(steps), "records"))
+        for number, whole, name in ((len(drawn), len(shown), "seeds"), (len(points), len(steps), "records"))
         if whole > number
     ]
     if left_out and not axes.get_lines():
@@ -194,7 +181,7 @@ def plot_seeds(axes: Axes, steps: np.ndarray, values: np.ndarray | Seeds, colour
     alpha = float(np.clip(3 / len(drawn), 0.12, 0.5))
     axes.plot(steps[points], drawn.T, color=colour, alpha=alpha, linewidth=0.7)
     outline = [patheffects.withStroke(linewidth=3.5, foreground="white")]
-    axes.plot(steps[points], values.median, color=colour, linewidth=2, label=label, zorder=3, path_effects=outline)
+    axes.plot(steps[points], np.median(shown, axis=0), color=colour, linewidth=2, label=label, zorder=3, path_effects=outline)
 
 
 def percentages(axes: Axes) -> None:

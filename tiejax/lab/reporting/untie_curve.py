@@ -1,6 +1,6 @@
 """Figures, tables and findings of an untie curve, shared by the studies that untie."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -78,26 +78,6 @@ def plot_curve(
     )
 
 
-def plot_distances(values: Mapping[str, np.ndarray], curves: Curves, steps: np.ndarray, title: str) -> figures.Plot:
-    """Plot final distances `[arm, seed]` by pairs and table against the untie step. title: name of the distance."""
-    figure, axes = figures.grid(len(values), 2, 4.2, 2.9, below=0.3)
-    for panel, (pairs, distances) in zip(axes, values.items(), strict=True):
-        for number, (name, arms) in enumerate(curves.items()):
-            colour, mean = figures.SERIES[number % len(figures.SERIES)], distances[arms].mean(axis=1)
-            panel.plot(steps[arms], mean, "o-", color=colour, linewidth=1.4, markersize=3, label=name)
-        panel.axhline(1, color="black", linewidth=0.8, linestyle=":")
-        panel.set_title(pairs)
-        panel.set_ylabel(title)
-        panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
-        panel.yaxis.set_minor_formatter(_between(*panel.get_ylim()))
-        figures.thousands(panel)
-        panel.set_xlabel("untied at step")
-    figures.legend_below(figure, axes[0], columns=3)
-    caption = f"Final distances of pairs ({title}; dotted: 1) against the untie step. Mean over seeds."
-    return figures.Plot("untie_distances", caption, figure)
-
-
 def plot_trajectories(
     record_steps: np.ndarray,
     loss: np.ndarray,
@@ -145,12 +125,6 @@ def _plot_bands(axes: Axes, lines: Mapping[str, Line]) -> None:
         axes.vlines(x + inside, low, high, color=colour, linewidth=1, alpha=0.6)
     figures.thousands(axes)
     axes.set_xlabel("untied at step")
-
-
-def _between(low: float, high: float) -> Callable[[float, Any], str]:
-    """Return the formatter of minor ticks of a logarithmic axis, which labels more of them if the axis spans less."""
-    labelled = "25" if high > 4 * low else "23456789"
-    return lambda y, _: f"{y:g}" if f"{y:e}"[0] in labelled else ""
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, Table]:

@@ -128,7 +128,7 @@ def test_a_claim_is_decided_if_its_interval_excludes_the_null(variant):
             if decided:
                 assert (row["verdict"] == "supported") == (row["sign"] * (row["estimate"] - null) > 0)
             seen.add(row["verdict"])
-        for row in (*found["claims_solved_pairs"], *(row for row in found["claims"] if row["family"] == "exploratory")):
+        for row in (row for row in found["claims"] if row["family"] == "exploratory"):
             assert (row["verdict"], row["p"]) == ("exploratory", None)
     assert seen >= {"supported", "undecided"}
 
@@ -174,41 +174,6 @@ def test_values_without_exact_risk_are_null():
     assert not {"solved", "solve-time", "tying-costs", "output-gap/tied"} & set(verdicts(found))
 
 
-@pytest.mark.slow
-def test_claims_among_solved_pairs_are_exploratory():
-    metrics = run_metrics(seeds=10, distance=as_the_paper_says)
-    metrics["exact_cross_entropy"][0, :3] = 1.2  # untied members of seeds 0 to 2 sit on a plateau
-    metrics["exact_cross_entropy"][1, 9] = 1.05
-    found = analysed(metrics)
-    assert found["solved_pairs"] == [3, 4, 5, 6, 7, 8]
-    rows = {row["id"]: row for row in found["claims_solved_pairs"]}
-    assert set(rows) == EXPECTED["main"] - OUTCOMES
-    assert {(row["n"], row["family"], row["verdict"]) for row in rows.values()} == {(6, "exploratory", "exploratory")}
-    everyone = {row["id"]: row for row in found["claims"]}
-    assert rows["tying-costs"]["differences"] == everyone["tying-costs"]["differences"][3:9]
-    assert (everyone["output-gap/untied"]["n"], everyone["output-gap/tied"]["n"]) == (7, 9)
-
-
-def test_first_passages_by_table():
-    """By hand: relative distances fall by 1 % of their start per record in the untied input table."""
-
-    def distance(table, arm, seed, steps, pair):
-        slow = np.linspace(2, 0, len(steps)) + 0.11 * seed
-        return slow if (table, arm) == ("input", 0) else np.full(len(steps), 0.6)
-
-    metrics = run_metrics(seeds=3, distance=distance)
-    metrics["finite"][0, 2, -1] = False
-    rows = {(row["table"], row["threshold"]): row for row in analysed(metrics)["first_passage"]}
-    # (2 - .02 k + .11 seed) / 2 < .5 from k = 51 on for seed 0, 56 for seed 1; seed 2 diverged.
-    untied = rows["untied input", 0.5]
-    assert (untied["pair"], untied["share"]) == ("one", pytest.approx(2 / 3))
-    assert untied["mean"] == pytest.approx((51 * 500 + 56 * 500 + 50_000) / 3)
-    assert untied["median"] == 56 * 500
-    assert rows["tied", 0.5] == {"pair": "one", "table": "tied", "threshold": 0.5, "share": 1, "mean": 0, "median": 0}
-    assert rows["untied output", 0.25]["median"] is None
-    assert analysed(run_metrics(task=NO_DH, distance=as_the_paper_says), NO_DH)["first_passage"] == []
-
-
 def test_fluctuation_needs_two_cycles_of_even_records():
     steps = np.arange(0, 50_001, 500)
     places, period = regular_records(steps, 20_000)
@@ -245,7 +210,6 @@ def test_plateaus_of_members():
     found, _ = analyse(metrics, setup, [Level("all", 0.55), Level("nothing", 1.2)])
     assert found["plateaus"]["steps"] == [10_000, 30_000, 50_000]
     assert found["plateaus"]["members"] == {"untied": [[1, 1, 0]] * 3, "tied": [[2, 0, 0]] * 3}
-    assert found["plateaus"]["transitions"] == {"untied": [[0, 0, 2], [1, 1, 2]], "tied": [[0, 0, 4]]}
 
 
 def test_spellings_of_several_probabilities_violate_dh():

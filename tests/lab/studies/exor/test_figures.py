@@ -18,21 +18,14 @@ def plotted():
     both = np.stack([values, values * 1.1])
     table = {"zero": both, "one": both * 0.5, "even_odd": both * 2}
     labels = {"zero": "zero pair (DH fails)", "one": "one pair (DH holds)"}
-    tables = {name: np.repeat(both[..., None], 21, -1) for name in ("input", "output")}
-    pairs = np.array([(i, j) for i in range(7) for j in range(i + 1, 7)])
     risk = {"cross_entropy": both, "accuracy": both / 4}
     best = {split: {"cross_entropy": 0.5, "accuracy": 0.7} for split in ("train", "validation")}
-    final = {name: values[..., -1] for name, values in risk.items()}
-    relative = {name: {pair: values[..., -1] for pair, values in table.items()} for name in ("input", "output")}
     both_tables = {"input": table, "output": table}
     return [
         *figures.plot_distances(steps, both_tables, labels),
         figures.plot_relative_distances(steps, both_tables, labels),
         figures.plot_learning(steps, {name: np.stack([a] * 3, -1) for name, a in risk.items()}, steps, risk, best),
         figures.plot_learning(steps, {}, steps, risk, best),
-        figures.plot_final_values(final, relative, labels),
-        figures.plot_final_values({}, relative, {}),
-        figures.plot_all_distances(steps, tables, np.ones(both.shape[1], bool), pairs, EXor().names),
     ]
 
 

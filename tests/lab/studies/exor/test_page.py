@@ -24,7 +24,7 @@ def results(task=MAIN, zero=(0.1, 0.9), one=(0.5, 0.5), change=lambda metrics: N
     change(metrics)
     body, _ = analyse(metrics, Setup(task, 0.5, 20_000), [Level("all", 0.55), Level("nothing", 0.77)])
     bayes = {"splits": {"train": {"cross_entropy": 0.5}}}
-    return plain({"bits": 7, "zero": zero, "one": one, "steps": 50_000, "bayes": bayes, "residual_bound": None, **body})
+    return plain({"bits": 7, "zero": zero, "one": one, "steps": 50_000, "bayes": bayes, **body})
 
 
 def test_finding_where_dh_fails_opens_with_decided_claims():
@@ -61,17 +61,8 @@ def table(found, start):
     return page.tables(found)[name]
 
 
-def test_tables_of_outcomes():
+def test_table_of_losses():
     found = results()
-    heading, rows = table(found, "outcomes")
-    assert heading == ["outcome", "untied", "tied", "tied - untied", "95 % interval"]
-    assert [row[:4] for row in rows] == [
-        ["share solved", "1", "0", "-1"],
-        ["mean steps until solved", "0", "50,000", "50,000"],
-    ]
-    interval = next(row["interval"] for row in found["claims"] if row["id"] == "solved")
-    assert rows[0][4] == f"{interval[0]:.3g} to {interval[1]:.3g}"
-    assert len(table(found, "first passage")[1]) == 9
     assert table(found, "exact cross-entropy")[1][0][-1] == "16 of 16 (100 %)"
 
 
@@ -84,22 +75,6 @@ def test_tables_of_plateaus():
         ["all", "-", "0.5500", "16", "4"],
         ["nothing", "-", "0.7700", "0", "12"],
         ["none", "-", "-", "0", "0"],
-    ]
-    (moves,) = [
-        rows for name, rows in page.tables(found).items() if name.startswith("Numbers: moves") and name.endswith(": tied")
-    ]
-    assert moves == (["from / to", "0.77", "0.55"], [["0.77", "28", "4"], ["0.55", "-", "-"]])
-
-
-def test_table_of_the_residual_bound():
-    row = {"pair": "zero", "arm": "tied", "members": 2, "holds": 2, "distance": [1.0, None, 2.0], "bound": [10.0, None, 30.0]}
-    unbounded = row | {"arm": "untied", "distance": [1.0, 1.0, 2.0], "bound": [None, None, 3.0], "members": 3, "holds": 3}
-    diverged = row | {"distance": [None], "bound": [None], "members": 0, "holds": 0}
-    _, rows = table(results() | {"residual_bound": [row, unbounded, diverged]}, "theory check")
-    assert rows == [
-        ["zero", "tied", "2 of 2 (100 %)", "1.5", "20"],
-        ["zero", "untied", "3 of 3 (100 %)", "1", "none"],  # a null bound of a finite member is infinite
-        ["zero", "tied", "0 of 0", "-", "-"],
     ]
 
 
@@ -125,7 +100,7 @@ def test_diverged_members_are_named_and_left_out_of_medians_only():
 def test_tables_without_exact_risk_or_members(missing):
     found = results(exact=False) if missing == "exact" else results() | {"claims": []}
     names = list(page.tables(found))
-    assert not any("plateaus" in name or "outcomes" in name for name in names)
+    assert not any("plateaus" in name or "cross-entropy" in name.split(" (")[0] for name in names)
     assert bool(names) == (missing == "exact")
 
 

@@ -53,7 +53,7 @@ def page_of(findings, pictures, later=None, **changed):
     settings = {
         "layers": LAYERS, "width": 128, "heads": 2, "context": 64, "batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.01,
         "dropout": 0.2, "k": 1, "gradient": "all", "start": "tied", "reward": "negative-loss", "details": "own",
-        "moments": "copy", "schedule": "constant", "warm_up": 0,
+        "moments": "copy", "schedule": "constant", "warm_up": 0, "initial_std": 0.02,
         "epsilon_floor": 0.05, "architecture": "gpt2", "objective": "causal", "storage": "compact", "corpus": ["wikitext-2"],
         "tokenizer": None, "ties": "resolved", "variants": {"low": {"map": "cycle", "lora_rank": 2}},
     }  # fmt: skip
@@ -225,12 +225,21 @@ def test_report_opens_with_the_finding(analysed, pictures):
 def test_table_of_agents_shows_how_far_the_values_are_trained():
     """Eight episodes, of which the last two count; the values of the second agent's first seed are untrained there."""
     late = {"episode": list(range(8)), "distinct": [[9.0] * 6 + [2.0, 4.0]], "reward": [[0.0] * 6 + [-4.0, -6.0]]}
-    by_name = {"agent": late | {"q_loss": [[99.0] * 6 + [16.0, 9.0]]}, "random-agent": late | {"q_loss": [[None] * 8]}}
+    trained = {"q_loss": [[99.0] * 6 + [16.0, 9.0]], "value_error": [0.2, 0.4]}
+    by_name = {"agent": late | trained, "random-agent": late | {"q_loss": [[None] * 8], "value_error": [None, 0.5]}}
     columns, rows = agents(by_name)
-    assert columns == ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|"]
+    assert columns == [
+        "agent",
+        "episodes",
+        "distinct layers",
+        "reward",
+        "error of Q",
+        "error / |reward|",
+        "|Q - return| / |return|",
+    ]
     assert rows == [
-        ["agent", "8", "3.0", "-5.000", "3.500", "75 %"],  # (4 / 4 + 3 / 6) / 2
-        ["random-agent", "8", "3.0", "-5.000", "-", "-"],
+        ["agent", "8", "3.0", "-5.000", "3.500", "75 %", "30 %"],  # (4 / 4 + 3 / 6) / 2
+        ["random-agent", "8", "3.0", "-5.000", "-", "-", "-"],
     ]
 
 
@@ -250,21 +259,18 @@ def test_bigram_and_gate_on_the_page(analysed, pictures):
     assert passed == found[1:]
 
 
-@pytest.mark.parametrize(
-    ("errors", "words"), [([0.1, 0.2], ""), ([0.1, 0.4], "error is 25 % of"), ([0.1, None], "not known"), (None, "not known")]
-)
+@pytest.mark.parametrize(("errors", "words"), [([0.1, 0.2], ""), ([0.1, 0.4], "error is 25 % of"), ([0.1, None], "not known")])
 def test_an_agent_that_learns_is_named_only_if_its_values_predict_its_returns(errors, words):
     found = results_with({"learns/random-agent": ("the loss of chance", -1, [-0.5] * 8)}, 8, agent=3.0)
-    agent = {"episode": [0], "distinct": [[2.0]], "reward": [[-4.0]], "q_loss": [[1.0]]}
-    found["agents"] = {"agent": agent if errors is None else agent | {"value_error": errors}}
+    agent = {"episode": [0], "distinct": [[2.0]], "reward": [[-4.0]], "q_loss": [[1.0]], "value_error": errors}
+    found["agents"] = {"agent": agent}
     answer = page.finding(found)
     assert any("loss of chance" in sentence for sentence in answer) is not bool(words)
     assert words in " ".join(answer)
     assert ("othing is said about an agent that learns" in " ".join(answer)) is bool(words)
     columns, rows = agents(found["agents"])
-    assert (columns[-1] == "|Q - return| / |return|") is (errors is not None)
-    if errors is not None:
-        assert rows[0][-1] == ("-" if None in errors else f"{np.mean(errors):.0%}".replace("%", " %"))
+    assert columns[-1] == "|Q - return| / |return|"
+    assert rows[0][-1] == ("-" if None in errors else f"{np.mean(errors):.0%}".replace("%", " %"))
 
 
 def test_table_of_learning_rates(analysed):

@@ -15,7 +15,7 @@ def test_figures_show_every_pair_seed_and_bucket(tmp_path, drawn):
     body, runs = analyse(metrics, DECAY, GATE)
     shown = {plot.name: plot.figure for plot in plot_all(runs, body)}
     assert list(shown) == [
-        "distance", "distance_published", "distance_ratio", "learning", "paired_final", "buckets", "norms", "uses",
+        "distance", "distance_published", "distance_ratio", "learning", "buckets", "uses",
     ]  # fmt: skip
     panels = shown["distance"].axes
     assert [panel.get_title() for panel in panels] == ["untied, input", "untied, output", "tied"]
@@ -37,13 +37,10 @@ def test_figures_show_every_pair_seed_and_bucket(tmp_path, drawn):
     assert (set(bigram.get_ydata()), bigram.get_linestyle()) == ({GATE.bigram}, ":")
     assert learning[0].get_ylim()[0] < GATE.bigram < learning[0].get_ylim()[1]
     assert [text.get_text() for text in learning[0].texts] == [f"bigram {GATE.bigram:.4f}"]
-    assert len(shown["paired_final"].axes) == 2 + 2 * 3
     assert len(shown["buckets"].axes) == 4
     cost = shown["buckets"].axes[2].lines[0].get_ydata().reshape(4, 3)
     np.testing.assert_allclose(cost[:, 0], np.subtract(*metrics["validation_loss"][::-1, :, -1]))
     assert np.isnan(cost[:, 1]).all()
-    assert [len(panel.lines) for panel in shown["norms"].axes] == [2 * (4 + 1)] * 2
-    np.testing.assert_array_equal(shown["norms"].axes[1].lines[0].get_ydata(), metrics["norm_output"][0, 0])
     strips = shown["distance_ratio"].axes[0].lines
     assert [len(line.get_ydata()) for line in strips[:3]] == [30, 12, 40]
     for name, figure in shown.items():

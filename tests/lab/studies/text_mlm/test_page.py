@@ -8,7 +8,6 @@ from text_metrics import BOTH, DECAY, GATE, metrics_of
 
 from tiejax.lab.reporting.finding import opening
 from tiejax.lab.reporting.page import RunOnPage
-from tiejax.lab.reporting.sections import arrays_in_words
 from tiejax.lab.runs.gate import Gate
 from tiejax.lab.studies.text_mlm.claims import analyse
 from tiejax.lab.studies.text_mlm.page import finding, page, tables
@@ -162,15 +161,6 @@ def test_report_warns_of_reach_overflow_and_excluded_seeds(body, pictures):
     assert "Up to 3 masked tokens" in html
     assert "tied seed 9 (at step 800)" in html
     assert "tokens per second" not in html
-
-
-def test_tables_list_every_final_value_once(body):
-    found = tables(body)
-    scores, _, others = (found[title] for title in list(found)[:3])
-    names = [row[0] for _, rows in (scores, others) for row in rows]
-    assert sorted(names) == sorted(arrays_in_words(body["final"]["untied"]))
-    assert {row[0].split(",")[0] for row in scores[1]} >= {"validation loss", "validation accuracy"}
-    assert not [row[0] for row in others[1] if "loss" in row[0] or "accuracy" in row[0]]
 
 
 def test_columns_of_ratios_match_their_tables(body):

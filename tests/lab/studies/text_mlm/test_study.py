@@ -34,7 +34,7 @@ def test_run_writes_its_files(run):
         os.listdir(out)
     )
     pictures = {path.stem for path in (out / "figures").glob("*.png")}
-    assert {"distance", "distance_published", "learning", "buckets", "norms"} <= pictures
+    assert {"distance", "distance_published", "learning", "buckets"} <= pictures
     assert "reach: learning rates sum to" in output
     assert f"report: {out / 'report.html'}" in output
     found, recorded = json.loads((out / "results.json").read_text()), metrics(out)

@@ -47,7 +47,7 @@ def test_run_has_a_curve_for_each_policy(run):
     assert [curve["curve"] for curve in results["curves"]] == ["copy", "zero, new input"]
     assert results["curves"][0]["steps"] == [0, 20, 40]
     assert len(results["claims"]) == 6
-    assert {path.stem for path in (out / "figures").glob("*.png")} == {"untie_curve", "untie_distances", "untie_trajectories"}
+    assert {path.stem for path in (out / "figures").glob("*.png")} == {"untie_curve", "untie_trajectories"}
     page = (out / "report.html").read_text()
     for words in (
         "tied, then untied",
@@ -67,7 +67,7 @@ def test_solved_members_stay_near_bayes_for_a_cycle_and_do_not_diverge(run):
     assert metrics["exact_step"].tolist() == [0, 10, 20, 30, 40]  # and a cycle has 20 steps
     loss[:, 0, 2:], loss[:, 1, 1:4], loss[:, 2, 3:], loss[3, 3, :4] = near, near, near, near
     loss[3, 3, 4], finite[3, 3, 4] = np.nan, False
-    body, _ = conclude(settings, metrics | {"exact_cross_entropy": loss, "finite": finite}, None, None)
+    body, _ = conclude(settings, metrics | {"exact_cross_entropy": loss, "finite": finite}, None)
     ends, points = body["ends"], body["curves"][0]["points"]
     assert [end["solved"] for end in ends.values()] == [2, 2, 2]
     assert [point["solved"] for point in points] == [2, 2, 2]

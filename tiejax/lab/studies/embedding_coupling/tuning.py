@@ -55,8 +55,6 @@ class Tuning(NamedTuple):
         label = f"learning rates of {self.name}{', mixed layers' if self.kind == 'layer_mix' else ''}, {task.name}"
         work = functools.partial(self._development, task, stage, given)
         first = self.stages.once(stage, label, lambda: work() | {"tried": np.asarray(given)})
-        if "rate" in first:  # the stage of a run by an earlier version, which tried no further rates
-            return first
 
         def losses_at(pairs: Sequence[Pair], place: int, start: str) -> np.ndarray:
             rates = [rate for rate, _ in pairs]

@@ -9,9 +9,9 @@ import numpy as np
 from tiejax.geometry.uses import over_training
 from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.exor import plateaus
-from tiejax.lab.studies.exor.claim_values import TABLES, Setup, Values
-from tiejax.lab.studies.exor.claims import claims, claims_among_solved
-from tiejax.lab.studies.exor.trajectories import THRESHOLDS, solving_window, trajectories
+from tiejax.lab.studies.exor.claim_values import Setup, Values
+from tiejax.lab.studies.exor.claims import claims
+from tiejax.lab.studies.exor.trajectories import solving_window, trajectories
 from tiejax.statistics.arms import ARMS, diverged_members
 from tiejax.statistics.claims import assess
 
@@ -29,10 +29,9 @@ def analyse(
     final values are NaN. levels: the plateaus of the task. scratch: as in `trajectories`. registered: whether the claims are
     tested as the run's registered family; otherwise they are all exploratory.
     """
-    splits, seeds = [str(name) for name in metrics["splits"]], metrics["seeds"]
+    splits = [str(name) for name in metrics["splits"]]
     values = values_of(metrics, setup, scratch)
     lasting, found = ~values.diverged.any(0), claims(values)
-    both_solved = values.solved.happened.all(0) if values.exact else np.zeros(len(seeds), bool)
     ratio, cosine = metrics["use_ratio"][:, lasting], metrics["use_cosine"][:, lasting]
     body: dict[str, Any] = {
         **diverged_members(metrics)[1],
@@ -40,8 +39,6 @@ def analyse(
         **_outcomes(values, levels),
         "uses": over_training(metrics["step"], ratio, cosine, ARMS) if lasting.any() else [],
         "claims": assess(found if registered else untested(found)),
-        "solved_pairs": seeds[both_solved].tolist(),
-        "claims_solved_pairs": assess(claims_among_solved(values, found)) if both_solved.any() else [],
     }
     return body, values
 
@@ -52,12 +49,11 @@ def values_of(metrics: Mapping[str, np.ndarray], setup: Setup, scratch: Path | N
 
 
 def _outcomes(values: Values, levels: Sequence[plateaus.Level]) -> dict[str, Any]:
-    """Return what became of the members: who solved the task and when, first passages, and plateaus.
+    """Return what became of the members: who solved the task and when, and plateaus.
 
-    Without exact risk all but the first passages are None. Plateaus are None if no levels are given.
+    Without exact risk all are None. Plateaus are None if no levels are given.
     """
-    body: dict[str, Any] = dict.fromkeys(("solved", "solve_time", "solving_window", "first_passage", "plateaus"))
-    body["first_passage"] = first_passages(values)
+    body: dict[str, Any] = dict.fromkeys(("solved", "solve_time", "solving_window", "plateaus"))
     if not values.exact:
         return body
     runs, solved, cycle = values.runs, values.solved, values.setup.cycle
@@ -68,26 +64,6 @@ def _outcomes(values: Values, levels: Sequence[plateaus.Level]) -> dict[str, Any
         "solving_window": solving_window(runs.exact_steps, cycle),
         "plateaus": plateaus.table(runs.exact_steps, losses, levels, cycle, ARMS) if levels else None,
     }
-
-
-def first_passages(values: Values) -> list[dict[str, Any]]:
-    """Return a row per table and threshold on the first passage of the pair for which DH holds; none without such a pair.
-
-    `share` of the members that come nearer than the threshold, `mean`: the restricted mean time, censored at the end of the
-    run, and `median`, None if fewer than half of the members do. Diverged members count as never near.
-    """
-    pair, rows = values.setup.task.holding, list[dict[str, Any]]()
-    if pair is None:
-        return rows
-    for name in TABLES:
-        for threshold in THRESHOLDS:
-            near, time = values.passage(name, pair, threshold)
-            median = float(np.median(np.where(near, time, np.inf)))
-            rows.append(
-                {"pair": pair, "table": name, "threshold": threshold, "share": float(near.mean()), "mean": float(time.mean())}
-                | {"median": median if np.isfinite(median) else None}
-            )
-    return rows
 
 
 def summary(values: Values, splits: Sequence[str]) -> dict[str, Any]:

@@ -7,16 +7,14 @@ The task decides which of them apply, and their sign: DH holds for a pair whose 
 fails for the others (`violating`). Where no pair violates DH, tying is claimed to help: more tied models solve the task, and
 sooner. A price of at most 0 is claimed as non-inferiority, `tying-free`, since only that can be supported if the price is
 exactly 0. Where both pairs obey DH, `tying-costs` claims that a price remains nevertheless. Outcomes are registered if some
-pair obeys DH, and are exploratory otherwise (no-dh), as are all claims among the seeds whose models both solved the task, which
-an outcome selects. For the same reason `output-gap` is exploratory.
+pair obeys DH, and are exploratory otherwise (no-dh). `output-gap` is exploratory,
+since an outcome selects its models.
 """
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Values
 from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN, THRESHOLDS
 from tiejax.statistics.arms import ARMS, replace_undefined
@@ -217,19 +215,3 @@ def _gaps(values: Values) -> Iterator[Claim]:
             family="exploratory",
             one_arm=True,
         )
-
-
-def claims_among_solved(values: Values, found: Sequence[Claim]) -> list[Claim]:
-    """Return the claims about the seeds whose models both solved the task, except those about solving, all exploratory.
-
-    found: the claims about all seeds. Models that solved the task did not diverge, so that none of their values is replaced.
-    """
-    both = np.asarray(values.solved.happened.all(0))
-    chosen = {f"output-gap/{name}": both[values.solved.happened[arm]] for arm, name in enumerate(ARMS)}
-    return untested(
-        [
-            dataclasses.replace(claim, differences=claim.differences[chosen.get(claim.id, both)])
-            for claim in found
-            if claim.id not in ("solved", "solve-time")
-        ]
-    )

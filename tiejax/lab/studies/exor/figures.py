@@ -11,11 +11,10 @@ from tiejax.lab.reporting.figures import PANELS, Plot, plot_three_panels, plot_t
 from tiejax.lab.reporting.uses import plot_uses
 from tiejax.lab.studies.exor.plateaus import NONE, Level, assign
 from tiejax.lab.studies.exor.task import EXor
-from tiejax.lab.studies.exor.trajectories import BLOCK, TABLES, Trajectories
+from tiejax.lab.studies.exor.trajectories import Trajectories
 from tiejax.statistics.arms import ARMS
 
 PAIR_COLOURS = {"zero": figures.BLUE, "one": figures.ORANGE, "even_odd": figures.GREEN}
-MOST_PAIRS = 105  # panels of one figure: 15 rows of 7
 SAMPLED = {"cross_entropy": "loss", "accuracy": "accuracy"}  # names of the sampled values in metrics.npz
 MEASURES = {"cross_entropy": "Cross-entropy (nats)", "accuracy": "Accuracy"}
 LEAST_SHARE = 0.02  # plateaus that never hold so many members of an arm are drawn as one
@@ -60,45 +59,6 @@ def plot_relative_distances(steps: np.ndarray, relative: ByTable, labels: Mappin
     )
 
 
-def plot_all_distances(
-    steps: np.ndarray, tables: Mapping[str, np.ndarray], finite: np.ndarray, pairs: np.ndarray, names: Sequence[str]
-) -> Plot:
-    """Plot every pair of symbols. tables: `[arm, seed, record, pair]` by table; finite: mask of seeds; names: the
-    symbols' names.
-    """
-    places = np.flatnonzero(finite)
-    number = f"all {len(pairs)}" if len(pairs) <= MOST_PAIRS else f"the first {MOST_PAIRS} of {len(pairs)}"
-    pairs = pairs[:MOST_PAIRS]
-
-    def seeds(values: np.ndarray) -> figures.Seeds:
-        """Return the plotted seeds of `[seed, record, pair]`, read in blocks of records, since the array may be on disk."""
-        drawn, median = list[np.ndarray](), list[np.ndarray]()
-        points = figures.drawn_records(len(steps))
-        for block in np.array_split(points, -(-values.nbytes * len(points) // (len(steps) * BLOCK)) or 1):
-            distances = values[:, block][places]
-            drawn.append(distances[figures.drawn_seeds(len(places))])
-            median.append(np.median(distances, axis=0))
-        return figures.Seeds(np.concatenate(drawn, axis=1), np.concatenate(median), len(places))
-
-    figure, axes = figures.grid(len(pairs), 7, 1.9, 1.8, below=0.4)
-    for colour, (title, (table, arm)) in zip((figures.BLUE, figures.GREEN, figures.ORANGE), PANELS.items(), strict=True):
-        every = seeds(tables[table][arm])
-        for place, panel in enumerate(axes):
-            distances = every._replace(drawn=every.drawn[..., place], median=every.median[..., place])
-            figures.plot_seeds(panel, steps, distances, colour, title)
-    for panel, (first, second) in zip(axes, pairs, strict=True):
-        panel.set_title(f"{names[first]} - {names[second]}", fontsize=8)
-        panel.set_ylim(bottom=0)
-        figures.thousands(panel)
-        panel.set_xlabel("")
-    figures.legend_below(figure, axes[0])
-    return Plot(
-        "all_distances",
-        f"Distances of {number} pairs of symbols over training. 0a, 0b, ...: spellings of 0; 1a, 1b, ...: of 1.",
-        figure,
-    )
-
-
 def plot_learning(
     exact_steps: np.ndarray,
     exact: Mapping[str, np.ndarray],
@@ -125,26 +85,6 @@ def plot_learning(
         "Cross-entropy and accuracy over training. Thin: one seed each; thick: median; dashed: the best possible predictor. "
         "The first record, of untrained models, may lie outside the panel.",
         figures.plot_learning_curves(panels),
-    )
-
-
-def plot_final_values(
-    exact: Mapping[str, np.ndarray], relative: Mapping[str, Mapping[str, np.ndarray]], labels: Mapping[str, str]
-) -> Plot:
-    """Plot final values `[arm, seed]`, untied against tied; relative distances by table and pair."""
-    panels = {
-        f"{title},\nexact, training split": (exact[measure][0], exact[measure][1])
-        for measure, title in MEASURES.items()
-        if measure in exact
-    }
-    for pair, label in {**labels, "even_odd": "even and odd"}.items():
-        for table in TABLES:
-            title = f"relative distance,\n{label},\nuntied {table} - tied"
-            panels[title] = relative[table][pair][0], relative["input"][pair][1]
-    return Plot(
-        "paired_final",
-        "Final values (mean over the last whole learning-rate cycle), untied against tied. Lines: one per seed; bars: medians.",
-        figures.plot_paired_values(panels, ARMS),
     )
 
 
@@ -200,15 +140,11 @@ def plot_all(
     labels = {bit: f"{bit} pair (DH {'holds' if task.imbalance(bit) < 1e-9 else 'fails'})" for bit in shown}
     exact = {name: runs.exact[name] for name in ("cross_entropy", "accuracy") if name in runs.exact}
     sampled = {name: metrics[f"validation_redrawn_{field}"][:, finite] for name, field in SAMPLED.items()}
-    relative = {table: {pair: runs.final(values) for pair, values in pairs.items()} for table, pairs in runs.relative.items()}
     losses = dict(zip(ARMS, runs.exact["cross_entropy"][..., 0], strict=True)) if plateaus else {}
-    tables = {table: metrics[f"distance_{table}"][..., :MOST_PAIRS] for table in TABLES}
     return [
         *(plot_distances(runs.steps, runs.distance, labels) if labels else []),
         plot_relative_distances(runs.steps, runs.relative, labels),
         plot_learning(runs.exact_steps, exact, runs.steps, sampled, bayes),
         *([] if plateaus is None else [plot_plateaus(runs.exact_steps, losses, plateaus["levels"])]),
-        plot_final_values({name: runs.final(v, exact=True)[..., 0] for name, v in exact.items()}, relative, labels),
-        plot_all_distances(runs.steps, tables, finite, metrics["pairs"], task.names),
         plot_uses(metrics, task.names, body["uses"], finite),
     ]

@@ -9,7 +9,7 @@ from tiejax.lab.reporting import sections
 from tiejax.lab.reporting.finding import openings, tally
 from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.uses import uses_table
-from tiejax.lab.reporting.words import Table, count_and_share, count_true, counted, interval_words, number, share
+from tiejax.lab.reporting.words import Table, count_true, share
 from tiejax.lab.studies.exor.plateaus import NONE
 from tiejax.lab.studies.exor.settings import changes
 from tiejax.lab.studies.exor.task import EXor
@@ -67,9 +67,7 @@ def tables(results: Mapping[str, Any]) -> Tables:
     headings = ["seed", *(f"{titles[name]}: {arm}" for name in columns for arm in ARMS)]
     return {
         **_outcomes(results),
-        **_passages(results),
         **_plateaus(results),
-        **_residual_bound(results),
         **({"Numbers: median [quartiles] over seeds, final values": sections.medians_table(*finite)} if lasting.any() else {}),
         "Numbers: every seed (exact risk of the training split; relative distances of the pairs)": (headings, by_seed),
         **uses_table(results["uses"], ARMS),
@@ -77,7 +75,7 @@ def tables(results: Mapping[str, Any]) -> Tables:
 
 
 def _outcomes(results: Mapping[str, Any]) -> Tables:
-    """Return the tables of losses beside the Bayes loss and of outcomes, by arm, if exact risks were computed."""
+    """Return the table of losses beside the Bayes loss, by arm, if exact risks were computed."""
     if not results["solved"]:
         return {}
     bayes, losses = results["bayes"]["splits"]["train"]["cross_entropy"], []
@@ -86,34 +84,11 @@ def _outcomes(results: Mapping[str, Any]) -> Tables:
         finite = values[np.isfinite(values)]
         mean, median = (f"{summary(finite):.4f}" if len(finite) else "-" for summary in (np.mean, np.median))
         losses.append([arm, mean, median, f"{bayes:.4f}", count_true(results["solved"][arm])])
-    by_id = {row["id"]: row for row in results["claims"]}
-    rows = []
-    for title, name, entry in (("share solved", "solved", "solved"), ("mean steps until solved", "solve-time", "solve_time")):
-        means = [float(np.mean(results[entry][arm])) for arm in ARMS]
-        claim = by_id.get(name, {"estimate": means[1] - means[0], "interval": None})
-        rows.append([title, *map(number, means), number(claim["estimate"]), interval_words(claim["interval"])])
-    heading = f"Numbers: outcomes. Solved: {_solved_means(results)}; times are cut at the last step, {results['steps']:,}"
-    return {
-        LOSSES: (["models", "cross-entropy (nats), mean", "median", "Bayes", "solved"], losses),
-        heading: (["outcome", *ARMS, "tied - untied", "95 % interval"], rows),
-    }
-
-
-def _passages(results: Mapping[str, Any]) -> Tables:
-    """Return the table of first passages of the pair for which DH holds, if there is one."""
-    if not results["first_passage"]:
-        return {}
-    rows = [
-        [row["table"], f"{row['threshold']:g}", share(row["share"]), number(row["mean"]), number(row["median"])]
-        for row in results["first_passage"]
-    ]
-    pair = results["first_passage"][0]["pair"]
-    heading = f"Numbers: first passage of the {pair} pair below a relative distance; means of times cut at the last step"
-    return {heading: (["table", "below", "share of seeds", "mean steps", "median steps"], rows)}
+    return {LOSSES: (["models", "cross-entropy (nats), mean", "median", "Bayes", "solved"], losses)}
 
 
 def _plateaus(results: Mapping[str, Any]) -> Tables:
-    """Return the tables of plateaus: their losses with the members at the end, and the moves between them."""
+    """Return the table of plateaus: their losses, with the members at the end."""
     entry = results["plateaus"]
     if not entry:
         return {}
@@ -128,47 +103,8 @@ def _plateaus(results: Mapping[str, Any]) -> Tables:
         f"Numbers: plateaus, losses of predictors that know a part of the context, and models within {within} at the end": (
             ["known", "near-equal losses", "cross-entropy (nats)", *ARMS],
             at_end,
-        ),
-        **{
-            f"Numbers: moves between plateaus, by their losses, from one minimum of the learning rate to the next: {arm}": moves
-            for arm in ARMS
-            if (moves := _moves(entry, arm))
-        },
+        )
     }
-
-
-def _moves(entry: Mapping[str, Any], arm: str) -> Table | None:
-    """Return the table of moves of an arm: a row per plateau at a minimum, a column per plateau at the next one."""
-    counts = {(start, end): count for start, end, count in entry["transitions"][arm]}
-    if not counts:
-        return None
-    # From the highest loss to the lowest; no plateau comes last.
-    places = sorted({place for move in counts for place in move}, reverse=True)
-
-    def name(place: int) -> str:
-        return NONE if place < 0 else f"{entry['levels'][place]['loss']:.2f}"
-
-    rows = [[name(start), *(str(counts.get((start, end), "-")) for end in places)] for start in places]
-    return ["from / to", *map(name, places)], rows
-
-
-def _residual_bound(results: Mapping[str, Any]) -> Tables:
-    """Return the table of the bound on output distances that holds in every model, if it was computed."""
-    if not results["residual_bound"]:
-        return {}
-    rows = []
-    for row in results["residual_bound"]:
-        distance, limit = (np.array(row[name], float) for name in ("distance", "bound"))
-        finite = np.isfinite(distance)
-        # JSON has no infinity: a finite member without a bound is one whose states do not span the space.
-        limit = np.where(np.isnan(limit), np.inf, limit)
-        medians = [float(np.median(values[finite])) if finite.any() else None for values in (distance, limit)]
-        shown = ["none" if value == np.inf else number(value) for value in medians]
-        rows.append([row["pair"], row["arm"], count_and_share(row["holds"], row["members"]), *shown])
-    heading = (
-        "Numbers: theory check, final |e1 - e2| <= root mean square of h . (e1 - e2) / smallest singular value of the states"
-    )
-    return {heading: (["pair", "models", "holds in", "|e1 - e2|, median", "bound, median"], rows)}
 
 
 def diverged_notes(results: Mapping[str, Any]) -> list[str]:
@@ -219,10 +155,6 @@ def page(run: RunOnPage) -> str:
         finding=finding(results),
         setting=setting(run),
         notes=notes,
-        claims={
-            "Claims": results["claims"],
-            f"The same quantities among the {counted(len(results['solved_pairs']), 'seed')} whose models both solved the task, "
-            "which an outcome selects": results["claims_solved_pairs"],
-        },
+        claims={"Claims": results["claims"]},
         numbers=tables(results),
     )

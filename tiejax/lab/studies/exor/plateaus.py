@@ -10,7 +10,6 @@ multiset of symbols can fail to distinguish. The levels are computed from the co
 """
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -123,7 +122,7 @@ def cycle_minima(steps: np.ndarray, cycle: int) -> np.ndarray:
 
 
 def table(steps: np.ndarray, losses: np.ndarray, by_loss: Sequence[Level], cycle: int, arms: Sequence[str]) -> dict[str, Any]:
-    """Return the entry `plateaus` of results.json: how many members are on each plateau, and how they move between them.
+    """Return the entry `plateaus` of results.json: how many members are on each plateau.
 
     `steps` are those at which the members are counted (see `cycle_minima`). By arm, `members`: the number on each level at each
     of these steps, with those on none last, and `transitions`: `[from, to, number]` between successive steps, summed over them,
@@ -140,11 +139,4 @@ def table(steps: np.ndarray, losses: np.ndarray, by_loss: Sequence[Level], cycle
             name: [[int((at == level).sum()) for level in (*range(len(by_loss)), -1)] for at in on[arm].T]
             for arm, name in enumerate(arms)
         },
-        "transitions": {name: _transitions(on[arm]) for arm, name in enumerate(arms)},
     }
-
-
-def _transitions(on: np.ndarray) -> list[list[int]]:
-    """Return `[from, to, number]` of all changes and stays between successive columns of `on` `[seed, time]`."""
-    moves = Counter(zip(on[:, :-1].ravel().tolist(), on[:, 1:].ravel().tolist(), strict=True))
-    return [[start, end, number] for (start, end), number in sorted(moves.items())]

@@ -23,9 +23,8 @@ from tiejax.lab.studies.exor.claims import claims
 from tiejax.lab.studies.exor.contexts import MAX_CONTEXTS, count_contexts
 from tiejax.lab.studies.exor.dose_response import Responses, analyse_doses
 from tiejax.lab.studies.exor.dose_response import claims as dose_claims
-from tiejax.lab.studies.exor.ensemble import build_engine, build_ensemble, by_split, conditions_and_seeds, named_arrays
+from tiejax.lab.studies.exor.ensemble import build_ensemble, by_split, conditions_and_seeds, named_arrays
 from tiejax.lab.studies.exor.plateaus import levels
-from tiejax.lab.studies.exor.residual_bound import check
 from tiejax.lab.studies.exor.settings import Settings
 from tiejax.lab.studies.exor.sizes import need
 from tiejax.lab.studies.exor.task import EXor, bayes_risk, split, strings
@@ -44,7 +43,7 @@ class Kind(NamedTuple):
 
     compared: the seeds and arms, as announced, where `{seeds}` is replaced by the number of seeds. arrays: (records, settings)
     -> the arrays of metrics.npz. claims: (settings of all seeds so far, arrays, scratch, number of seeds) -> the claims on so
-    many first seeds. conclude: (settings, arrays, parameters of all members, scratch) -> the body of results.json, and the
+    many first seeds. conclude: (settings, arrays, scratch) -> the body of results.json, and the
     figures; scratch: as in `trajectories`.
     """
 
@@ -54,7 +53,7 @@ class Kind(NamedTuple):
     build: Callable[[Any], Ensemble]
     arrays: Callable[[Records, Any], dict[str, np.ndarray]]
     claims: Callable[[Any, Metrics, Path | None, int], Sequence[Claim]]
-    conclude: Callable[[Any, Metrics, Any, Path | None], Concluded]
+    conclude: Callable[[Any, Metrics, Path | None], Concluded]
     page: Callable[[RunOnPage], str]
 
 
@@ -110,7 +109,7 @@ def train_and_report(
     with console.stage("analysis"):
         metrics = kind.arrays(trained.records, settings)
         directory.write_metrics(metrics, in_files=on_disk)
-        body, plots = kind.conclude(settings, metrics, trained.params, scratch)
+        body, plots = kind.conclude(settings, metrics, scratch)
         if trained.looks.planned:
             body["claims"] = test(settings, trained.records, trained.looks)
     results = {
@@ -149,7 +148,7 @@ def claims_on_first(settings: Settings, metrics: Metrics, scratch: Path | None, 
     return dose_claims(respond(first, select_seeds(metrics, among), scratch)[1])
 
 
-def conclude(settings: Settings, metrics: Metrics, params: Any, scratch: Path | None) -> Concluded:
+def conclude(settings: Settings, metrics: Metrics, scratch: Path | None) -> Concluded:
     """Return the body of results.json and the figures of a run of one task."""
     task, setup = settings.tasks[0], setup_of(settings, settings.tasks[0])
     bayes = {
@@ -162,8 +161,7 @@ def conclude(settings: Settings, metrics: Metrics, params: Any, scratch: Path | 
     if finite.any():
         runs = values.runs if finite.all() else trajectories(metrics, task, setup.cycle, finite, scratch)
         plots = figures.plot_all(metrics, runs, task, body, bayes)
-    bound = check(params, build_engine(settings), settings.ordered)
-    return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body, "residual_bound": bound}, plots
+    return {"zero": task.zero, "bayes": {**bayes.pop("all"), "splits": bayes}, **body}, plots
 
 
 def setup_of(settings: Settings, task: EXor) -> Setup:
@@ -177,7 +175,7 @@ def setup_of(settings: Settings, task: EXor) -> Setup:
     )
 
 
-def conclude_doses(settings: Settings, metrics: Metrics, params: Any, scratch: Path | None) -> Concluded:
+def conclude_doses(settings: Settings, metrics: Metrics, scratch: Path | None) -> Concluded:
     """Return the body of results.json and the figures of a dose-and-response run."""
     body, responses = respond(settings, metrics, scratch)
     figures_of = (dose_page.plot_dose_gap, dose_page.plot_dose_cost) if metrics["finite"].all(axis=2).any() else ()

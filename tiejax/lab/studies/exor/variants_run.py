@@ -194,8 +194,6 @@ def _summary(body: Mapping[str, Any]) -> dict[str, Any]:
         "bayes_cross_entropy": body["bayes"]["splits"]["train"]["cross_entropy"],
         "cross_entropy": None if None in risks.values() else {arm: risk["train"] for arm, risk in risks.items()},
         "solved": body["solved"],
-        "solve_time": body["solve_time"],
-        "claims": {row["id"]: row["verdict"] for row in body["claims"]},
     }
 
 

@@ -124,7 +124,7 @@ def _setting(results: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
         "model": listed("architecture", "objective", "layers", "width", "heads", "context", "dropout") + "".join(counts),
         "training": f"{results['steps']:,} steps of {settings['batch_size']} blocks, {_rate_words(results, settings)}, "
         + listed("schedule", "warm_up", "weight_decay", "storage")
-        + (f", initial values from N(0, {settings['initial_std']:g}^2)" if "initial_std" in settings else ""),
+        + f", initial values from N(0, {settings['initial_std']:g}^2)",
         **({"variants": "; ".join(variants)} if variants else {}),
         "ties": listed("ties", "gradient", "moments", "start", "details"),
         "agent": f"{settings['layers'] - 1} actions per episode, {listed('k', 'reward', 'epsilon_floor')}",
@@ -253,23 +253,21 @@ def agents(by_name: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return the distinct layers, reward and error of Q of every agent.
 
     With one value Q of all states and actions, the error is |reward| - .01 |Q|: all of |reward| for untrained values, and 0 for
-    those that solve the equation of a constant reward. The last column, which earlier runs do not have, is `value_errors`.
+    those that solve the equation of a constant reward. The last column is the mean of `value_error`.
     """
-    rows, compared = [], all("value_error" in agent for agent in by_name.values())
+    rows = []
     for name, agent in by_name.items():
         last = slice(-max(1, len(agent["episode"]) // LAST_PART), None)
         distinct, reward, squared = (np.array(agent[part], float)[:, last] for part in ("distinct", "reward", "q_loss"))
         error = np.sqrt(squared)
-        errors = [float((error / np.abs(reward)).mean())]
-        if compared:
-            errors.append(float(np.mean(np.array(agent["value_error"], float))))
+        errors = float((error / np.abs(reward)).mean()), float(np.mean(np.array(agent["value_error"], float)))
         rows.append([
             name, str(len(agent["episode"])), f"{distinct.mean():.1f}",
             formatted(reward.mean(), ".3f"), formatted(error.mean(), ".3f"),
             *("-" if math.isnan(value) else share(value) for value in errors),
         ])  # fmt: skip
-    columns = ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|"]
-    return columns + ["|Q - return| / |return|"] * compared, rows
+    columns = ["agent", "episodes", "distinct layers", "reward", "error of Q", "error / |reward|", "|Q - return| / |return|"]
+    return columns, rows
 
 
 def by_seed(rows: Rows, seeds: Sequence[int]) -> Table:

@@ -22,8 +22,7 @@ class Log:
 
     def __init__(self, records: Mapping[str, Mapping[str, np.ndarray]] | None = None) -> None:
         self._rows: dict[str, dict[str, list[Any]]] = {
-            group: {name: list(values) for name, values in fields.items()}
-            for group, fields in with_values(records or {}).items()
+            group: {name: list(values) for name, values in fields.items()} for group, fields in (records or {}).items()
         }
 
     def add(self, group: str, **fields: Any) -> None:
@@ -48,15 +47,7 @@ def records_file(records: Records) -> bytes:
 
 def read_records(content: bytes) -> Records:
     """Parse the records of a model from an .npz file."""
-    return with_values(flax.traverse_util.unflatten_dict(arrays_of(content), sep="/"))
-
-
-def with_values(records: Mapping[str, Mapping[str, np.ndarray]]) -> Records:
-    """Return records with values Q(s, a) of all actions, NaN in those of earlier versions, which have none."""
-    found = {group: dict(fields) for group, fields in records.items()}
-    if "action" in found:
-        found["action"].setdefault("value", np.full(len(found["action"]["reward"]), np.nan, np.float32))
-    return found
+    return flax.traverse_util.unflatten_dict(arrays_of(content), sep="/")
 
 
 def points_of(records: Records, method: str, seed: int, k: int) -> dict[int, dict[str, float]]:

@@ -132,26 +132,6 @@ def plot_learning(metrics: Metrics, bigram: float) -> Plot:
     )
 
 
-def plot_final(final: Mapping[str, Any], sets: Sequence[Set]) -> Plot:
-    """Plot final validation loss, accuracy and d_end / d_start, untied against tied; final: as in results.json."""
-    untied, tied = (final[arm] for arm in ARMS)
-    panels = {
-        f"validation {measure}": (np.array(untied[f"validation_{measure}"]), np.array(tied[f"validation_{measure}"]))
-        for measure in ("loss", "accuracy")
-    }
-    for pairs in sets:
-        for table in ("input", "output"):
-            title = f"distance, end / start,\n{pairs.label},\nuntied {table} - tied"
-            separate, shared = (np.array(side["distance_ratio"][table][pairs.name]) for side in (untied, tied))
-            panels[title] = separate, shared
-    return Plot(
-        "paired_final",
-        "Final values (mean over the last tenth of the records), untied against tied: one line per seed, bars: medians. "
-        "Distances: means over the pairs of a set.",
-        figures.plot_paired_values(panels, ARMS),
-    )
-
-
 def plot_buckets(metrics: Metrics, final: Mapping[str, Any]) -> Plot:
     """Plot final validation loss and accuracy by the frequency of the masked token; final: as in results.json."""
     names = [str(name) for name in metrics["bucket_names"]]
@@ -208,18 +188,6 @@ def _plot_dots(axes: Axes, places: np.ndarray, values: np.ndarray, colour: str, 
     axes.hlines(medians, places - half, places + half, color=colour, linewidth=2.5)
 
 
-def plot_norms(metrics: Metrics) -> Plot:
-    """Plot the mean norm of the rows of each table over training."""
-    curves = {table: dict(zip(ARMS, metrics[f"norm_{table}"], strict=True)) for table in ("input", "output")}
-    panels = {f"mean norm of the rows, {table} table": (metrics["step"], arms, math.nan) for table, arms in curves.items()}
-    return Plot(
-        "norms",
-        "Mean Euclidean norm of the rows of each table over training; a tied model has one table, shown in both panels. Thin: "
-        "a seed; thick: median. The first record may lie outside the panel.",
-        figures.plot_learning_curves(panels),
-    )
-
-
 def plot_start(final: Mapping[str, Any]) -> Plot:
     """Plot the final validation loss of every arm of a run with `equal_tables_arm`; final: as in results.json."""
     arms = ("untied", EQUAL, "tied")
@@ -241,9 +209,7 @@ def plot_all(metrics: Metrics, results: Mapping[str, Any]) -> list[Plot]:
         *plot_distances(metrics, sets),
         plot_ratios(results["distance_ratio_by_pair"], sets),
         plot_learning(pair, results["gate"]["bigram"]),
-        plot_final(results["final"], sets),
         plot_buckets(metrics, results["final"]),
-        plot_norms(pair),
         plot_uses(pair, [str(name) for name in metrics["bucket_names"]], results["uses"]),
         *([plot_start(results["final"])] if EQUAL in results["final"] else []),
     ]

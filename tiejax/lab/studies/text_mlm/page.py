@@ -46,7 +46,6 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
     final = [results["final"][arm] for arm in ARMS]
     scored = {name for name in final[0] if "loss" in name or "accuracy" in name}
     scores = [sections.arrays_in_words({name: part[name] for name in part if name in scored}) for part in final]
-    others = [sections.arrays_in_words({name: part[name] for name in part if name not in scored}) for part in final]
     shown = {"validation loss": "loss", "validation accuracy": "accuracy"}
     by_seed = [
         [str(seed), *(f"{side[name.replace(' ', '_')][row]:.4f}" for name in shown for side in results["final"].values())]
@@ -66,7 +65,6 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
             ["pairs", *TABLE_NAMES.values()],
             [[entry["name"], *_ratios(results["final"], entry["name"])] for entry in results["sets"]],
         ),
-        "Numbers: norms and distances, median [quartiles] over seeds": sections.medians_table(*others),
         "Numbers: every seed, validation": (
             ["seed", *(f"{title}: {side}" for title in shown.values() for side in results["final"])],
             by_seed,

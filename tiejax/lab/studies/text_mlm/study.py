@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from tiejax.lab.reporting.figures import Plot
-from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
+from tiejax.lab.reporting.untie_curve import plot_curve, plot_trajectories
 from tiejax.lab.reporting.words import counted
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import finish
@@ -129,6 +129,5 @@ def conclude_untying(arms: Arms, metrics: Mapping[str, np.ndarray], gate: Gate) 
     curves, title = arms.curves(), "validation loss (nats per masked token)"
     return body, [
         plot_curve(body, title, curves, arms.step, None, gate.bigram),
-        plot_distances(distances, curves, arms.step, "distance, end / start"),
         plot_trajectories(runs["validation_step"], runs["validation_loss"], curves, arms.step, title, None, gate.bigram),
     ]

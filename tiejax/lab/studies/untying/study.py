@@ -2,7 +2,6 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -10,14 +9,14 @@ from tiejax import training
 from tiejax.lab.reporting import untie_curve
 from tiejax.lab.reporting.page import RunOnPage
 from tiejax.lab.reporting.sections import model_words
-from tiejax.lab.reporting.untie_curve import plot_curve, plot_distances, plot_trajectories
+from tiejax.lab.reporting.untie_curve import plot_curve, plot_trajectories
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.train import begin
 from tiejax.lab.studies.exor import ensemble as exor
 from tiejax.lab.studies.exor.study import Concluded, Kind, Metrics, train_and_report
 from tiejax.lab.studies.exor.task import bayes_risk, split
-from tiejax.lab.studies.exor.trajectories import TABLES, solves, trajectories
+from tiejax.lab.studies.exor.trajectories import solves, trajectories
 from tiejax.lab.studies.untying.settings import Settings
 from tiejax.statistics.arms import diverged_members, replace_diverged
 from tiejax.statistics.claims import Claim
@@ -62,7 +61,7 @@ def final_losses(metrics: Metrics) -> np.ndarray:
     return metrics["exact_cross_entropy"][:, :, -1, 0].astype(float)
 
 
-def conclude(settings: Settings, metrics: Metrics, params: Any, scratch: Path | None) -> Concluded:
+def conclude(settings: Settings, metrics: Metrics, scratch: Path | None) -> Concluded:
     """Return the body of results.json and the figures of a run; final losses are those after the last step."""
     task, arms = settings.tasks[0], settings.untie_arms
     accuracy, bayes = bayes_risk(task, split(task.bits)["train"])
@@ -84,13 +83,9 @@ def conclude(settings: Settings, metrics: Metrics, params: Any, scratch: Path | 
     }
     if not finite.any():
         return body, []
-    distances = {
-        f"{pair} pair, {table}": final[table, pair] for pair in ("zero", "one") for table in TABLES if (table, pair) in final
-    }
     curves, title = arms.curves(), "exact cross-entropy (nats)"
     return body, [
         plot_curve(body, title, curves, arms.step, bayes),
-        plot_distances(distances, curves, arms.step, "relative distance"),
         plot_trajectories(runs.exact_steps, runs.exact["cross_entropy"][..., 0], curves, arms.step, title, bayes),
     ]
 
