@@ -250,3 +250,17 @@ def test_further_tensors_that_the_flag_makes_one(tmp_path, name, two):
         config = {"architectures": [name], "tie_word_embeddings": True}
         untie(checkpoint(tmp_path / "differ", differ, config), tmp_path / "untied")
         assert check_folder(tmp_path / "untied").answer == differing
+
+
+@pytest.mark.parametrize(
+    ("tensors", "kind", "answer"),
+    [
+        ({"wte.weight": values(), "h.0.ln_1.weight": values(4, 1)[:, 0]}, "gpt2", "agrees"),
+        ({"wte.weight": values(), HEAD: values(seed=1)}, "gpt2", "cannot say"),
+        ({"embeddings.word_embeddings.weight": values(), "cls.predictions.bias": values(23, 1)[:, 0]}, "bert", "cannot say"),
+    ],
+)
+def test_version_4_reads_names_without_the_prefix_if_no_head_is_beside_them(tmp_path, tensors, kind, answer):
+    one = check_tensors(tmp_path, tensors, HEAD not in tensors, model_type=kind)
+    assert one.answer == answer, one
+    assert ("although the file has a head" in one.reason) is (answer == "cannot say")

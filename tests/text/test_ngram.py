@@ -68,6 +68,16 @@ def test_no_text_is_refused():
         bigram(np.zeros(0, int), np.zeros(0, int), 4)
 
 
+@pytest.mark.parametrize("wrong", [VOCABULARY, -1])
+def test_tokens_outside_the_vocabulary_are_refused(blocks, wrong):
+    train, held_out = blocks
+    outside = held_out.copy()
+    outside[0, 1] = wrong
+    for one, other in ((train, outside), (outside, held_out)):
+        with pytest.raises(ValueError, match=f"but the vocabulary has {VOCABULARY}, from 0 on"):
+            bigram_loss(one, other, VOCABULARY)
+
+
 @pytest.fixture(scope="module")
 def sentences():
     """Training and held-out sentences of 2 to 6 tokens; 0 begins and 1 ends each of them."""

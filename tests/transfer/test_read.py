@@ -54,8 +54,15 @@ def test_conllu_without_marks_of_missing_spaces(write):
 
 
 def test_multi_word_token_with_another_spelling_does_not_join_its_words(write):
-    rows = "1-2\tdu\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No\n" + table("de", "le", "pain")
-    assert read_sentences(write("a.conllu", rows)) == ["de le pain"]
+    """The space after it is that after its last word."""
+    rows = "1-2\tvámonos\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No\n" + table("vamos", "nos", "!")
+    assert read_sentences(write("a.conllu", rows)) == ["vamos nos!"]
+
+
+def test_lines_end_with_any_line_end(write):
+    assert read_sentences(write("a.txt", "a b\rc d\r\ne\n")) == ["a b", "c d", "e"]
+    files = [write("film.neg", "dull\rlong\r"), write("film.pos", "fine\n")]
+    assert [row.words for row in read_labelled(files, "text", "label")] == [("dull",), ("long",), ("fine",)]
 
 
 def test_tables_and_json_lines(write):

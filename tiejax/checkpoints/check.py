@@ -258,10 +258,15 @@ def _by_dropped(checkpoint: Checkpoint, architecture: Architecture, table: Tenso
 
 
 def _by_kept_name(checkpoint: Checkpoint, architecture: Architecture, table: Tensor, version: str) -> Judgement | None:
-    """Judge a tied model by the name of its table: version 4 finds no other one than that under which it stores the table."""
-    if version != "4" or not architecture.kept or stored_of(checkpoint, architecture, table, architecture.kept):
+    """Judge a tied model by the name of its table: version 4 finds no other one than that under which it stores the table.
+
+    All names of a file may lack the prefix of the base model.
+    """
+    cut = f"{architecture.prefix}." if locate.lacks_prefix(checkpoint, architecture, table) else ""
+    kept = [name.removeprefix(cut) for name in architecture.kept]
+    if version != "4" or not kept or stored_of(checkpoint, architecture, table, kept):
         return None
-    reason = f"the table is stored as {table.name}, where this version expects {architecture.kept[0]}"
+    reason = f"the table is stored as {table.name}, where this version expects {kept[0]}"
     return Judgement("disagrees", reason, None)
 
 

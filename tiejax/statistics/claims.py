@@ -8,6 +8,7 @@ or lies inside or outside its margin (but may be decided although its interval d
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -74,7 +75,7 @@ class Claim:
             raise ValueError(f"claim {self.id}: expected a margin > 0, got {self.margin}")
         object.__setattr__(self, "differences", np.asarray(self.differences, float))
         if self.outcomes is not None:
-            object.__setattr__(self, "outcomes", tuple(np.asarray(outcomes, bool) for outcomes in self.outcomes))
+            object.__setattr__(self, "outcomes", tuple(_yes_or_no(self.id, outcomes) for outcomes in self.outcomes))
         if (self.goal == "equivalence") != (self.sign == 0):
             raise ValueError(f"claim {self.id}: expected sign 0 for equivalence and 1 or -1 otherwise, got {self.sign}")
         if self.goal != "difference" and self.margin is None:
@@ -87,7 +88,7 @@ class Claim:
         cls, id: str, statement: str, estimand: str, first: np.ndarray, second: np.ndarray, sign: int, **fields: Any
     ) -> "Claim":
         """Return a claim about the difference of two proportions, first - second, from yes-or-no outcomes by seed."""
-        outcomes = np.asarray(first, bool), np.asarray(second, bool)
+        outcomes = _yes_or_no(id, first), _yes_or_no(id, second)
         differences = outcomes[0].astype(float) - outcomes[1]
         fields = {"unit": "share of seeds"} | fields
         return cls(id, statement, estimand, differences, sign, kind="proportion", outcomes=outcomes, **fields)
@@ -102,6 +103,13 @@ class Claim:
     def sides(self) -> int:
         """Number of sides of the test: 2 for a difference, 1 for a margin."""
         return 2 if self.goal == "difference" else 1
+
+
+def _yes_or_no(claim: str, outcomes: Any) -> np.ndarray:
+    values = np.asarray(outcomes)
+    if not (values.dtype == bool or (values.dtype.kind in "iuf" and np.isin(values, (0, 1)).all())):
+        raise ValueError(f"claim {claim}: a proportion has outcomes that are true or false, 1 or 0; got {values!r:.60}")
+    return values.astype(bool)
 
 
 class Rows(list[dict[str, Any]]):
@@ -123,6 +131,11 @@ def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
 
     interval = "-" if row["interval"] is None else " to ".join(map(short, row["interval"]))
     return row["id"], short(row["estimate"]), interval, short(row["p_adjusted"]), row["n"], row["verdict"]
+
+
+def repeated_id(claims: Sequence[Claim]) -> str | None:
+    """Return an id that two claims have, None if all differ."""
+    return next((name for name, number in Counter(claim.id for claim in claims).items() if number > 1), None)
 
 
 def assess(claims: Sequence[Claim], looks: int = 1) -> Rows:
@@ -227,13 +240,19 @@ def assess_in_looks(
         Rows as returned by `assess` for the last look, `last_look`: all estimates and intervals are those of all seeds. What
         was decided at an earlier look (`verdict`, `equivalence`) is kept with its p-values and its `look`, unless the claim is
         exploratory at the last one.
+
+    Raises:
+        ValueError: if two claims have the same id, by which verdicts are kept.
     """
     decided: dict[str, dict[str, Any]] = {}
     equivalent: dict[str, dict[str, Any]] = {}
     rows: list[dict[str, Any]] = []
     for seeds in looks:
         # A claim about some seeds only, such as those that solved a task, has fewer differences than the look has seeds.
-        rows = [row | {"look": seeds} for row in assess(claims_of(seeds), planned or len(looks))]
+        claims = claims_of(seeds)
+        if repeated := repeated_id(claims):
+            raise ValueError(f"claims: two have the id {repeated}; expected a different one for each")
+        rows = [row | {"look": seeds} for row in assess(claims, planned or len(looks))]
         for row in rows:
             if row["verdict"] in DECIDED:
                 decided.setdefault(row["id"], {name: row[name] for name in OF_LOOK})

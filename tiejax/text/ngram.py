@@ -62,9 +62,10 @@ def bigram(
 ) -> Bigram:
     """Return the bigram model of pairs of tokens, each of `first` and of the one in the same place of `second` after it.
 
-    vocabulary: V. counted: which pairs are counted; by default all. Raises ValueError if there is no pair.
+    vocabulary: V. counted: which pairs are counted; by default all. Raises ValueError if there is no pair, or for a token that
+    is not below V.
     """
-    one, other = (np.asarray(side)[... if counted is None else counted].ravel() for side in (first, second))
+    one, other = (_tokens(side, vocabulary)[... if counted is None else counted].ravel() for side in (first, second))
     if not len(other):
         raise ValueError("bigram: expected at least one pair of tokens")
     pairs, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -80,6 +81,14 @@ def bigram(
     return Bigram(unigram, of_first, different, pairs, counts)
 
 
+def _tokens(tokens: Integer[np.ndarray, "..."], vocabulary: int) -> Integer[np.ndarray, "..."]:
+    """Return tokens; raises ValueError unless all are from 0 to V - 1."""
+    found = np.asarray(tokens)
+    if found.size and not 0 <= found.min() <= found.max() < vocabulary:
+        raise ValueError(f"tokens from {found.min()} to {found.max()}, but the vocabulary has {vocabulary}, from 0 on")
+    return found
+
+
 def bigram_loss(
     train: Integer[np.ndarray, "number context"], held_out: Integer[np.ndarray, "blocks context"], vocabulary: int
 ) -> float:
@@ -89,7 +98,7 @@ def bigram_loss(
     """
     if held_out.shape[1] < 2 or not len(held_out):
         raise ValueError(f"held_out: expected blocks of at least two tokens, got an array of shape {held_out.shape}")
-    model = bigram(train[:, :-1], train[:, 1:], vocabulary)
+    model, held_out = bigram(train[:, :-1], train[:, 1:], vocabulary), _tokens(held_out, vocabulary)
     return float(-np.log(model.probabilities(held_out[:, :-1], held_out[:, 1:])).mean())
 
 
@@ -115,12 +124,12 @@ def masked_losses(
     forward = bigram(first, second, vocabulary, same & predicted[second])
     backward = bigram(second, first, vocabulary, same & predicted[first])
 
-    of_place = _sentence_of(held_out)
-    places = 1 + np.flatnonzero((of_place[:-2] == of_place[2:]) & predicted[held_out.ids[1:-1]])
+    of_place, held_ids = _sentence_of(held_out), _tokens(held_out.ids, vocabulary)
+    places = 1 + np.flatnonzero((of_place[:-2] == of_place[2:]) & predicted[held_ids[1:-1]])
     if not len(places):
         raise ValueError("held_out: no token between two others of its sentence is predicted")
     places = places[np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).astype(int))]
-    before, target, after = (held_out.ids[places + shift].astype(np.int64) for shift in (-1, 0, 1))
+    before, target, after = (held_ids[places + shift].astype(np.int64) for shift in (-1, 0, 1))
     left, right = forward.probabilities(before, target), backward.probabilities(after, target)
     found = {"left": left, "right": right, "both": left * right / _product_sums(forward, before, backward, after)}
     return {name: float(-np.log(p).mean()) for name, p in found.items()}

@@ -40,13 +40,18 @@ class Source(abc.ABC):
         """Yield the documents, always in the same order."""
 
     def rows(self, text: str) -> Iterator[str]:
-        """Yield the rows of a document: its lines, including blank ones; lines end with LF, CR or CR LF."""
-        for line in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text):
-            yield line[0].rstrip("\r\n")
+        """Yield the rows of a document: its lines (`lines_of`)."""
+        return lines_of(text)
 
     @abc.abstractmethod
     def raw(self) -> Iterator[bytes]:
         """Yield bytes that determine the documents, for the fingerprint; cheaper than decoding the documents."""
+
+
+def lines_of(text: str) -> Iterator[str]:
+    """Yield the lines of a text, including blank ones; lines end with LF, CR or CR LF."""
+    for line in re.finditer(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text):
+        yield line[0].rstrip("\r\n")
 
 
 def data_sets_for(name: str) -> Any:

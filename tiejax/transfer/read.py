@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from tiejax.system.files import read_bytes
 from tiejax.system.visible import cut
 from tiejax.text.files import text_of
+from tiejax.text.sources import lines_of
 
 CONLLU, JSON_LINES = (".conllu",), (".jsonl", ".json", ".ndjson")
 SEPARATED = {".csv": ",", ".tsv": "\t"}
@@ -88,7 +89,7 @@ def read_sentences(file: str) -> list[str]:
     """Return the sentences of a CoNLL-U file, or of a text file with one sentence per line; an empty line raises TaskError."""
     if is_tagged(file):
         return [sentence.text.strip() for sentence in _sentences(file)]
-    lines = [" ".join(line.split()) for line in _content(file).rstrip().split("\n")]
+    lines = [" ".join(line.split()) for line in lines_of(_content(file).rstrip())] or [""]
     if "" in lines:
         raise TaskError(f"{file}: line {lines.index('') + 1} is empty; expected one sentence per line")
     return lines
@@ -107,7 +108,7 @@ def _content(file: str) -> str:
 
 def _lines(file: str, *_: str) -> Iterator[Labelled]:
     """Yield the lines of a text file that are not empty, labelled by its name."""
-    for line in _content(file).split("\n"):
+    for line in lines_of(_content(file)):
         if words := " ".join(line.split()):
             yield Labelled((words,), (Path(file).name,))
 
@@ -159,6 +160,7 @@ def _sentence(rows: list[list[str]], spaced: bool) -> Labelled:
             inside = [str(number) for number in range(int(first), int(last) + 1)]
             if "".join(words[number] for number in inside) == columns[1]:
                 joined |= set(inside[:-1])
+            if spaced:  # the range has the mark for the space after its last word
                 joined = joined | {last} if columns[0] in joined else joined - {last}
     joined.add(list(words)[-1])
     return Labelled(tuple(word if number in joined else f"{word} " for number, word in words.items()), tags)

@@ -111,6 +111,16 @@ BENT = {
     "granite": ({"logits_scaling": 8.0}, lambda x: x / 8),
     "hyperclovax": ({"logits_scaling": 8.0}, lambda x: x * 8),
     "falcon_h1": ({"lm_head_multiplier": 0.25}, lambda x: x / 4),
+    "gemma4_text": ({}, lambda x: x),
+    "gemma4": ({"text_config": {"final_logit_softcapping": 2.0}}, lambda x: 2 * np.tanh(x / 2)),
+    "granite_docling": ({}, lambda x: x / 4),
+    "t5gemma": ({"decoder": {"final_logit_softcapping": 2.0}}, lambda x: 2 * np.tanh(x / 2)),
+    "paligemma": ({"text_config": {"model_type": "gemma2"}}, lambda x: 30 * np.tanh(x / 30)),
+    "recurrent_gemma": ({"logits_soft_cap": 2.0}, lambda x: 2 * np.tanh(x / 2)),
+    "muse_glimmer": (
+        {"text_config": {"output_multiplier": 0.5, "final_logit_softcapping": 2.0}},
+        lambda x: 2 * np.tanh(x / 2 / 2),
+    ),
 }
 
 

@@ -50,6 +50,17 @@ def test_two_equal_tables_change_only_the_flag(tmp_path):
     assert json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"] is False
 
 
+def test_names_without_the_prefix_of_the_base_model_get_it(tmp_path):
+    """As in the oldest GPT-2: version 4 reads such a file only if it has no head."""
+    old = {"wte.weight": values(), "ln_f.weight": values(4, 1, seed=2)[:, 0]}
+    config = {"model_type": "gpt2", "tie_word_embeddings": True}
+    untie(checkpoint(tmp_path / "c", old, config), tmp_path / "out")
+    new = load_file(tmp_path / "out" / "model.safetensors")
+    expected = {f"transformer.{name}": array for name, array in old.items()} | {HEAD: old["wte.weight"]}
+    assert {name: array.tobytes() for name, array in new.items()} == {name: array.tobytes() for name, array in expected.items()}
+    assert check_folder(tmp_path / "out").answer == "agrees"
+
+
 def test_shards(tmp_path):
     folder = checkpoint(tmp_path / "c", {EMBED: values()}, TIED, file="a.safetensors")
     checkpoint(folder, {"w": values(2, 2)}, TIED, file="b.safetensors")

@@ -61,6 +61,10 @@ def branching(rate):
     return optax.sgd(rate if rate > 0 else 0.0)
 
 
+def named(id, losses):
+    return Claim(id, "Tied models end lower.", "the loss (tied - untied)", losses["tied"] - losses["untied"], -1)
+
+
 REFUSED = [
     ({"loss": lambda params, batch, key: params["embed"].sum(axis=0)}, r"loss: expected the mean loss, .* of shape \(3,\)"),
     (
@@ -81,6 +85,8 @@ REFUSED = [
     ({"schedule": lambda step, steps: jnp.ones(3)}, r"schedule: expected a factor, got an array of shape \(3,\)"),
     ({"claims": lambda losses: 3}, "claims: expected a list of tiejax.statistics.claims.Claim, got 3"),
     ({"claims": lambda losses: losses["tide"]}, "claims: failed with KeyError: 'tide'"),
+    ({"claims": lambda losses: [named("tied/untied", losses)]}, "claims: two have the id tied/untied, counting those that"),
+    ({"claims": lambda losses: [named("mine", losses)] * 2}, "claims: two have the id mine"),
     ({"optimizer": 1e-3}, "optimizer: expected a function of the learning rate"),
     ({"optimizer": branching}, "optimizer: failed with TracerBoolConversionError: .*no Python branch"),
     (
@@ -113,6 +119,10 @@ REFUSED = [
     ),
     ({"recorders": {"x": lambda params, batch: params["nope"]}}, "recorders: x: failed with KeyError"),
     ({"recorders": {"x": lambda params, batch: 3}}, "recorders: x: expected a dictionary"),
+    (
+        {"recorders": {"x": lambda params, batch: {"y_z": 1.0}, "x_y": lambda params, batch: {"z": 2.0}}},
+        "recorders: x_y: z would be stored as x_y_z, like one of x",
+    ),
     ({"rates": 1e-3}, "rates: expected a list of numbers, got 0.001"),
     ({"rates": ["a"]}, "rates: expected a number, got 'a'"),
     ({"steps": "20"}, "steps: expected an integer, got '20'"),

@@ -33,6 +33,12 @@ FORMS = (
     (r"(?!(\w*norm\.)?(weight|bias)$).*", "in another form"),
 )
 BIAS_OF_BART = "final_logits_bias"  # [1, tokens]
+# First parts of the names of tensors that are not in the base model, beside those of output tables.
+HEADS = {
+    *("cls", "entity_predictions", BIAS_OF_BART, "generator_lm_head", "generator_predictions", "head", "lm_head", "mlm_score"),
+    *("multiple_choice_head", "post_projection", "pre_projection", "predictions", "projection_head", "sop_classifier"),
+    *("text_decoder_postnet", "vocab_layer_norm", "vocab_transform", "word_timestamp_head"),
+}
 
 
 def located(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> Tensor | None:
@@ -116,11 +122,22 @@ def read_by_all(checkpoint: Checkpoint, architecture: Architecture, tables: Sequ
     for table in tables:
         if extra_prefix(architecture, table) == prefix:
             return f"version 5 of the transformers library removes {prefix} from {table.name}, version 4 does not find it"
-    bare = [table for table in tables if plain(table.name) not in architecture.tables]
-    based = any(plain(name).startswith(prefix) for name in checkpoint.tensors)
-    if len(tables) > 1 and not based and any(prefix + plain(table.name) in architecture.tables for table in bare):
+    headed = any(of_head(architecture, name) for name in checkpoint.tensors)
+    if headed and any(lacks_prefix(checkpoint, architecture, table) for table in tables):
         return f"names lack {prefix}, although the file has a head: version 4 of the transformers library refuses it"
     return None
+
+
+def lacks_prefix(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> bool:
+    """Return whether no name has the prefix of the base model, which that of a table should have, as in a file of it alone."""
+    prefix, own = f"{architecture.prefix}.", plain(table.name)
+    known = prefix + own in architecture.tables and own not in architecture.tables
+    return known and not any(plain(name).startswith(prefix) for name in checkpoint.tensors)
+
+
+def of_head(architecture: Architecture, name: str) -> bool:
+    """Return whether a tensor of a file without the prefix of the base model is in the head."""
+    return plain(name).split(".")[0] in {*HEADS, *(table.split(".")[0] for table in architecture.output)}
 
 
 def candidates(checkpoint: Checkpoint) -> str:

@@ -100,8 +100,8 @@ class States(NamedTuple):
     any_scale: bool = False
 
 
-def drawn(number: int, width: int, norm: LastNorm | None, seed: int) -> States:
-    """Draw random states as the last layer normalisation would output them: w z + b, z ~ N(0, 1).
+def drawn(number: int, width: int, norm: LastNorm | None, seed: int, factor: float = 1.0) -> States:
+    """Draw random states as the last layer normalisation would output them: factor (w z + b), z ~ N(0, 1).
 
     norm: None returns z itself, whose scale is arbitrary. Raises CheckpointError if the file cannot be read, or if the
     states are all 0 or not finite, or do not fit into memory.
@@ -113,6 +113,7 @@ def drawn(number: int, width: int, norm: LastNorm | None, seed: int) -> States:
         with np.errstate(over="ignore", invalid="ignore"):
             values *= weight
             values += 0 if bias is None else bias
+            values *= np.float32(factor)
         if not np.isfinite(values).all():
             raise CheckpointError(f"{norm.weight.file}: the output of {norm.weight.name} is not finite in float32")
         if not values.any():

@@ -1,6 +1,6 @@
 """The report on tying a checkpoint: how much the tables and the logits change, and whether that is too much."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +11,11 @@ from tiejax.checkpoints.hub.architectures import Architecture
 from tiejax.checkpoints.hub.arrays import vector
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import flag_of, text_part
+from tiejax.checkpoints.hub.families import flag_of
 from tiejax.checkpoints.hub.locate import bias_of
 from tiejax.checkpoints.hub.stored import WORDS, Relation
 from tiejax.checkpoints.hub.tables import HubTable
+from tiejax.checkpoints.rewrite.logits import Transform, logit_transform, states_factor
 from tiejax.checkpoints.rewrite.one_table import Distances, OneTable, blocks, distances
 from tiejax.checkpoints.rewrite.states import FEWEST_STATES, LastNorm, drawn, given
 from tiejax.system.memory import size_words
@@ -24,21 +25,7 @@ MOST_KL, LEAST_TOP1 = 0.01, 0.99
 # Limit of the relative change of the input table if the model is not run: fixed hidden states do not show its effect.
 MOST_INPUT = 0.01
 UNKNOWN_SCALE = "no layer normalisation is known to precede the head, so that the scale of the hidden states is a guess"
-SMALLEST, LARGEST = (float(limit) for limit in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 TOGETHER = 2**22  # number of logits in memory at one time, of all states and a block of tokens
-# How the transformers library transforms the logits of a `model_type`, with its defaults: it multiplies by a factor, divides by
-# one, or computes cap * tanh(logits / cap).
-SCALE, SCALING, MULTIPLIER = "logit_scale", "logits_scaling", "lm_head_multiplier"
-FACTORS = {
-    **{"cohere": (SCALE, 0.0625), "cohere2": (SCALE, 0.0625), "cohere2_moe": (SCALE, 0.0625)},
-    **{"hyperclovax": (SCALING, 1.0), "falcon_h1": (MULTIPLIER, 1.0)},
-}
-DIVIDED = ("granite", "granitemoe", "granitemoehybrid", "granitemoeshared")  # by `logits_scaling`
-CAP = "final_logit_softcapping"
-CAPS = {"gemma2": 30.0, "gemma3_text": None, "gemma3n": 30.0, "gemma3n_text": 30.0, "vaultgemma": 30.0, "nanochat": 15.0}
-
-
-Transform = Callable[[np.ndarray], np.ndarray]  # of logits
 
 
 class Moved(NamedTuple):
@@ -52,31 +39,6 @@ class Moved(NamedTuple):
     top1: float
     loss_before: float | None
     loss_after: float | None
-
-
-def logit_transform(config: dict[str, Any]) -> Transform:
-    """Return the function of a model's logits before its softmax: cap * tanh(factor * l / cap), or factor * l without a cap.
-
-    Raises CheckpointError for a number in the configuration that is not finite or not above 0.
-    """
-    kind, text = config.get("model_type"), text_part(config)
-    factor, cap = 1.0, 0.0  # without a cap
-    if isinstance(kind, str) and kind in FACTORS:
-        key, default = FACTORS[kind]
-        factor = _number(key, text.get(key, default))
-    if isinstance(kind, str) and kind in DIVIDED:
-        factor = 1 / _number(SCALING, text.get(SCALING, 1.0))
-    if isinstance(kind, str) and kind in CAPS and (given := text.get(CAP, CAPS[kind])) is not None:
-        cap = _number(CAP, given)
-    return lambda logits: cap * np.tanh(logits * factor / cap) if cap else logits * factor
-
-
-def _number(key: str, value: object) -> float:
-    """Return a number of a configuration, checked to be positive and finite in float32, the transformers library's dtype."""
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
-    if not SMALLEST <= number <= LARGEST:
-        raise CheckpointError(f"config.json: {key}: expected a finite number above 0, got {str(value)[:20]}")
-    return float(number)
 
 
 class Softmax:
@@ -248,7 +210,7 @@ def measure(pair: Pair, table: OneTable, text: str | None, hidden: str | None, n
     elif hidden is not None:
         states = given(Path(hidden).expanduser(), width)
     else:
-        states = drawn(number, width, pair.norm, seed)
+        states = drawn(number, width, pair.norm, seed, states_factor(pair.checkpoint.config, width))
     found = moved(table, states.before, states.after, _bias(pair), pair.checkpoint.config, states.targets)
     saved, flag = HubTable(pair.output).nbytes, flag_of(pair.checkpoint.config)
     flagged = flag.where if flag.tied else None

@@ -2,20 +2,21 @@
 
 from pathlib import Path
 
-from tiejax.checkpoints.hub.architectures import unsafe
-from tiejax.checkpoints.hub.checkpoint import Checkpoint, open_checkpoint
+from tiejax.checkpoints.hub.architectures import Architecture, unsafe
+from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.hub.families import FLAG, flag_of, title_of, with_flag
-from tiejax.checkpoints.hub.locate import unknown
+from tiejax.checkpoints.hub.locate import lacks_prefix, of_head, unknown, wrapped
 from tiejax.checkpoints.hub.stored import Stored, copies_of_untied, output_name, stored_tables
-from tiejax.checkpoints.rewrite.rewrite import copy_of, rewrite, section
+from tiejax.checkpoints.rewrite.rewrite import Part, copy_of, rewrite, section
 
 
 def untie(folder: Path, out: Path) -> str:
     """Write an untied copy of a tied checkpoint.
 
     The output table is stored separately, equal to the input table, and the flag in config.json is set to false at every
-    level. Logits stay bitwise equal, and every other tensor and file is copied.
+    level. Logits stay bitwise equal, and every other tensor and file is copied. Tensors of the base model get its prefix if the
+    file lacks it, as old ones do.
 
     Args:
         folder: a checkpoint in the hub's format
@@ -39,10 +40,23 @@ def untie(folder: Path, out: Path) -> str:
         copies = {output: tables.input} | copies
     parts = [copy_of(source, name) for name, source in copies.items()]
     copied = ", ".join(f"`{part.name}`" for part in parts) or "no tensor"
-    changes = f"`{FLAG}` is false, and copies were added of tensors that were one: {copied}. All others are unchanged."
-    card = section(folder, "untie", changes)
-    rewrite(checkpoint, out, with_flag(checkpoint.config, False), {tables.input.file: parts} if parts else {}, (), card)
+    renamed = _renamed(checkpoint, tables.architecture, tables.input)
+    others = f"have the prefix `{tables.architecture.prefix}.`, and" if renamed else ""
+    changes = f"`{FLAG}` is false, and copies were added of tensors that were one: {copied}. All others {others} are unchanged."
+    card = section(folder, "untie", " ".join(changes.split()))
+    added: dict[Path, list[Part]] = {tables.input.file: parts} if parts else {}
+    for old, new in renamed.items():
+        tensor = checkpoint.tensors[old]
+        added.setdefault(tensor.file, []).append(copy_of(tensor, new))
+    rewrite(checkpoint, out, with_flag(checkpoint.config, False), added, renamed, card)
     return output
+
+
+def _renamed(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> dict[str, str]:
+    """Return new names of the base model's tensors if they lack its prefix: version 4 reads no head beside such names."""
+    if not lacks_prefix(checkpoint, architecture, table) or wrapped(checkpoint):
+        return {}
+    return {name: f"{architecture.prefix}.{name}" for name in checkpoint.tensors if not of_head(architecture, name)}
 
 
 def _check(checkpoint: Checkpoint, tables: Stored) -> None:

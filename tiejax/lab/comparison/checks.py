@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax import tying
+from tiejax.lab.comparison import claims
 from tiejax.lab.comparison.arms import Arm
 from tiejax.lab.comparison.data import Data, failure, length_of
 from tiejax.lab.comparison.recipe import number_of_rates, with_metrics
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.statistics.claims import Claim
+from tiejax.statistics.claims import Claim, repeated_id
 from tiejax.system.memory import machine_memory, size_words
 from tiejax.training.optimizer import with_own_rates
 from tiejax.tying.across import arguments_used
@@ -95,6 +96,9 @@ def own_claims(own: Callable[..., Any] | None, arms: Sequence[Arm], seeds: int =
         raise BadInput(f"claims: failed with {failure(error)}") from None
     if not isinstance(found, list | tuple) or any(not isinstance(claim, Claim) for claim in found):
         raise BadInput(f"claims: expected a list of tiejax.statistics.claims.Claim, got {found!r:.60}")
+    main = claims.claims(losses, arms, None, "", None).get(claims.MAIN, [])
+    if repeated := repeated_id([*main, *found]):
+        raise BadInput(f"claims: two have the id {repeated}, counting those that every comparison tests; give others")
     return found
 
 
@@ -199,11 +203,16 @@ def check_changes(arms: Sequence[Arm], optimizer: Callable[..., Any], shapes: Sh
 
 
 def check_recorders(recorders: Mapping[str, Callable[..., Any]], data: Data, shapes: Shapes) -> None:
-    """Raise BadInput unless every recorder returns a dictionary of arrays."""
+    """Raise BadInput unless every recorder returns a dictionary of arrays, all of them with names of their own."""
+    names: dict[str, str] = {}
     for name, function in recorders.items():
         found = _called(f"recorders: {name}", function, shapes.params, data.shapes)
         if not isinstance(found, Mapping):
             raise BadInput(f"recorders: {name}: expected a dictionary of numbers, got {type(found).__name__}")
+        for field in found:
+            if (stored := f"{name}_{field}") in names:
+                raise BadInput(f"recorders: {name}: {field} would be stored as {stored}, like one of {names[stored]}")
+            names[stored] = name
 
 
 def check_sections(sections: Sequence[Any]) -> None:
