@@ -13,7 +13,19 @@ import pytest
 from flax import nnx
 
 import tiejax.nnx
-from tiejax.tying import Functions, Scale, Tie, TieError, find_ties, gradients_by_use, retie, store, tie_between, tied_loss
+from tiejax.tying import (
+    Functions,
+    Scale,
+    Slice,
+    Tie,
+    TieError,
+    find_ties,
+    gradients_by_use,
+    retie,
+    store,
+    tie_between,
+    tied_loss,
+)
 
 VOCABULARY, WIDTH = 7, 3
 TOKENS = jnp.arange(VOCABULARY)
@@ -613,6 +625,15 @@ class Square(nnx.Module):
         graphdef, params, rest = nnx.split(self, nnx.Param, ...)
         return jax.grad(lambda params: nnx.merge(graphdef, params, rest)(x))(params)["a"][...]
 
+    def gradient_of_parts(self, x, inside=lambda function: function):
+        return nnx.grad(inside(lambda module: x * module.a[...] * module.b[...]))(self)["a"][...]
+
+    def gradient_by_input(self, x):
+        return jax.grad(lambda x: x * self.a[...] * self.b[...])(x)
+
+    def rematerialised_parts(self, x):
+        return nnx.remat(lambda module, x: x * module.a[...] * module.b[...])(self, x)
+
     def clone(self):
         return nnx.clone(self)
 
@@ -631,6 +652,45 @@ def test_gradients_within_a_method(how):
     assert float(getattr(square(), how)(3.0)) == 2 * 3 * 2
     with pytest.raises(TieError, match="gradients that are taken outside"):
         getattr(square(gradient=(0.5, 1.0)), how)(3.0)
+
+
+@pytest.mark.parametrize("inside", [lambda function: function, nnx.jit, nnx.remat], ids=["as it is", "jit", "remat"])
+def test_parts_of_a_copy_that_is_differentiated_are_not_constants(inside):
+    """The target's use would be lost: 2 x a instead of x a a."""
+    with pytest.raises(TieError, match=r"this array is a constant; .*filled\(copy\)"):
+        square().gradient_of_parts(3.0, inside)
+    module = square()
+    with tiejax.nnx.filled(module), pytest.raises(TieError, match="this array is a constant"):
+        nnx.grad(lambda module: module.a[...] * module.b[...])(module)
+    with tiejax.nnx.filled(module):
+        assert float(nnx.grad(parts_in_block)(module)["a"][...]) == 4
+
+
+def parts_in_block(module):
+    with tiejax.nnx.filled(module):
+        return module.a[...] * module.b[...]
+
+
+class Stack(nnx.Module):
+    def __init__(self, key):
+        self.layers, self.last = nnx.Param(jax.random.normal(key, (2, 3, 3))), nnx.Param(jnp.zeros((3, 3)))
+
+
+def test_a_slice_of_every_member_of_an_ensemble():
+    """Outside of nnx.vmap the slice would be one of the members."""
+    ties, keys = Tie("layers", "last", transform=Slice(1)), jax.random.split(jax.random.key(0), 2)
+    ensemble = nnx.vmap(lambda key: tiejax.nnx.tie(Stack(key), ties))(keys)
+    with pytest.raises(TieError, match=r"layers had 3 axes when it was tied and has 4, .*within nnx.vmap"):
+        tiejax.nnx.untie(ensemble)
+    expected = ensemble.layers[...][:, 1]
+    ended = nnx.vmap(lambda member: tiejax.nnx.untie(nnx.clone(member)))(ensemble)
+    np.testing.assert_array_equal(ended.last[...], expected)
+
+
+def test_other_gradients_of_parts():
+    """By the input, within a method; and of a method whose transform has copied the module, from outside."""
+    assert float(square().gradient_by_input(3.0)) == 4
+    assert float(nnx.grad(lambda module: module.rematerialised_parts(3.0))(square())["a"][...]) == 12
 
 
 def test_gradients_within_a_block():

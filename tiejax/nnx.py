@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.extend import core
 
 from tiejax.tying.errors import TieError
 from tiejax.tying.leaves import NNX_SUFFIX, is_array
@@ -26,6 +27,7 @@ from tiejax.tying.policies import Keep, New, Policy
 from tiejax.tying.store import view
 from tiejax.tying.tie import Tie, leaves_by_path
 from tiejax.tying.ties import Ties, TiesLike, resolve_full
+from tiejax.tying.transforms import keeps_places
 from tiejax.tying.untie import retie as retie_tree
 from tiejax.tying.untie import untie as untie_tree
 
@@ -35,6 +37,12 @@ Keys = tuple[Any, ...]
 
 CONTAINERS: Any = (nnx.List, list, tuple, dict)
 OUTSIDE = "outside the methods of the tied module it holds no array; use `with tiejax.nnx.filled(model):`"
+
+
+CONSTANT = (
+    "a transform that differentiates has made a copy of the module, in which this array is a constant; call the copy itself, "
+    "use `with tiejax.nnx.filled(copy):` in the function that is differentiated, or differentiate outside of its methods"
+)
 
 
 class Tied(nnx.Variable):
@@ -47,14 +55,22 @@ class Tied(nnx.Variable):
     def _refusal(self) -> str:
         return f"this variable is tied to {self.get_metadata('source')}; {OUTSIDE}"
 
+    @classmethod
+    def from_metadata(cls, value: Any, attributes: dict[str, Any]) -> Any:
+        """Make a copy, as transforms of NNX do, and notice if its array is a constant of a transform that differentiates."""
+        constant = attributes.get("constant", False) or (attributes.get("filled", False) and _is_constant(value))
+        return super().from_metadata(value, attributes | {"constant": constant})
+
     def get_value(self, **index: Any) -> Any:
         """Return the array; outside the methods of the module, None or, if `index` is given, TieError."""
-        active = _ACTIVE.get()
+        active, raw = _ACTIVE.get(), self.get_raw_value()
         if id(self) in active:
             fill, target = active[id(self)]
             fill.array(target)  # sets the array of this variable if a source was set
-        elif self.get_raw_value() is not None and not active:  # of a copy that was made in a method
+        elif raw is not None and not active:  # of a copy that was made in a method
             _put(self, None, False)
+        elif raw is not None and (self.get_metadata("constant", False) or _is_constant(raw)):
+            raise TieError(f"this variable is tied to {self.get_metadata('source')}; {CONSTANT}")
         if self.get_raw_value() is None and index:
             raise TieError(self._refusal())
         return super().get_value(**index)
@@ -103,17 +119,18 @@ class Tied(nnx.Variable):
 
 
 class Bound(NamedTuple):
-    """Resolved ties of a module, and the keys that lead to each of their sources and targets."""
+    """Resolved ties of a module, the keys that lead to each of their sources and targets, and the axes of each source."""
 
     ties: Ties
     keys: tuple[tuple[str, Keys], ...]
+    axes: tuple[tuple[str, int], ...]
 
     def variables(self, model: Any) -> dict[str, Any]:
         """Return the variables of all sources and targets."""
         return {path: _at(model, keys) for path, keys in self.keys}
 
 
-UNTIED = Bound(Ties(), ())
+UNTIED = Bound(Ties(), (), ())
 
 
 def tie(model: Any, ties: TiesLike, wrt: Any = nnx.Param) -> Any:
@@ -143,7 +160,8 @@ def tie(model: Any, ties: TiesLike, wrt: Any = nnx.Param) -> Any:
     for one in bound.ties:
         variable = variables[one.target]
         original = type(variable), tuple(sorted(variable.get_metadata().items()))
-        _assign(model, keys[one.target], Tied(None, eager_sharding=False, source=one.source, original=original, filled=False))
+        about: Any = {"source": one.source, "original": original, "filled": False, "constant": False}
+        _assign(model, keys[one.target], Tied(None, eager_sharding=False, **about))
     own_class: Any = type(model)
     object.__setattr__(model, "__class__", _tied_class(own_class, not jax.tree_util.all_leaves([model])))
     model.tied_leaves = bound
@@ -169,6 +187,7 @@ def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New =
     bound = bindings(model)
     if not bound.ties:
         raise TieError("the module is not tied")
+    _check_axes(bound, bound.variables(model))
     if optimizer is not None:
         stored, opt_state = _pure(model, optimizer), _arrays(optimizer.opt_state)
         opt_state = untie_tree(optimizer.tx, stored, opt_state, bound.ties, policy, new)[1]
@@ -223,7 +242,8 @@ def filled(model: Any) -> Iterator[Any]:
 
     Needed where a loss calls parts of the module, `model.head(model.body(x))`, or reads a target. If the tie has gradient
     weights, the uses of the source belong in the block, too. Do not update parameters there. Threads need a copy of the module
-    each (`nnx.clone`).
+    each (`nnx.clone`). A copy whose parameters are changed in a block or a method, such as one with averaged weights, needs a
+    block of its own if its parts are called.
 
     Args:
         model: A tied module; any other is left as it is.
@@ -253,6 +273,7 @@ def filled(model: Any) -> Iterator[Any]:
     if active and _passes_on(bound.ties, before):
         yield model
         return
+    _check_axes(bound, variables)
     fill = _Fill(bound.ties, variables)
     token = _ACTIVE.set({**active, **{id(variables[one.target]): (fill, one.target) for one in bound.ties}})
     try:
@@ -365,7 +386,13 @@ def _put(variable: Any, value: Any, is_filled: bool | None = None) -> None:
     """
     object.__setattr__(variable, "_raw_value", value)
     if is_filled is not None:
-        variable._var_metadata["filled"] = is_filled
+        variable._var_metadata.update(filled=is_filled, constant=False)
+
+
+def _is_constant(value: Any) -> bool:
+    """Return whether the present transform differentiates, and not by this array."""
+    with core.take_current_trace() as trace:
+        return type(trace).__name__ in ("LinearizeTrace", "JVPTrace") and getattr(value, "_trace", None) is not trace
 
 
 @functools.cache
@@ -426,7 +453,8 @@ def _bound(model: Any, ties: TiesLike, wrt: Any) -> Bound:
     bound = [dataclasses.replace(one, source=short[one.source], target=short[one.target]) for one in resolved]
     for one in bound:
         _check_target(model, one, keys, {other.target for other in bound}, variables)
-    return Bound(Ties(bound), tuple(keys.items()))
+    axes = {one.source: variables[keys[one.source]].get_raw_value().ndim for one in bound}
+    return Bound(Ties(bound), tuple(keys.items()), tuple(axes.items()))
 
 
 def _check_target(model: Any, tie: Tie, keys: dict[str, Keys], targets: set[str], variables: dict[Keys, Any]) -> None:
@@ -441,6 +469,19 @@ def _check_target(model: Any, tie: Tie, keys: dict[str, Keys], targets: set[str]
         raise TieError(f"{tie}: {tie.target} is in a tuple, which cannot be changed; use a list, nnx.List or nnx.Dict")
     if any(isinstance(weight, jax.core.Tracer) for weight in tie.weights):
         raise TieError(f"{tie}: traced gradient weights cannot be part of a module; give numbers or arrays")
+
+
+def _check_axes(bound: Bound, variables: dict[str, Any]) -> None:
+    """Raise TieError if a source has other axes than when it was tied, and its tie would act on these."""
+    axes = dict(bound.axes)
+    for one in bound.ties:
+        raw = variables[one.source].get_raw_value()
+        moves = one.transform != "transpose" and not keeps_places(one.transform)  # transposes swap the last two axes
+        if moves and raw is not None and raw.ndim != axes[one.source]:
+            raise TieError(
+                f"{one}: {one.source} had {axes[one.source]} axes when it was tied and has {raw.ndim}, like members that "
+                "nnx.vmap has created: call methods, `untie` and `filled` within nnx.vmap"
+            )
 
 
 def _name(keys: Keys) -> str:

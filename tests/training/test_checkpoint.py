@@ -382,6 +382,22 @@ def test_numbers_of_python_are_read_back_and_other_types_leave_the_files(tmp_pat
     assert (steps(tmp_path / "run"), messages) == ([1], [])
 
 
+def test_arrays_without_entries(tmp_path):
+    """Which orbax does not write."""
+    checkpoints, messages = opened(tmp_path / "run" / "checkpoints")
+    state = {"w": jnp.ones(2), "none": jnp.zeros((0, 4), jnp.bfloat16)}
+    rows = {"all": {"x": np.zeros((3, 0))}, "some": {"x": np.zeros((3, 0), np.int32), "y": np.ones(3)}}
+    checkpoints.save(1, state, rows)
+    _, found, records = checkpoints.restore(state)
+    for one, other in ((found, state), (records, rows)):
+        assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), one) == jax.tree.map(
+            lambda leaf: (leaf.shape, leaf.dtype), other
+        )
+    assert records["some"]["y"].tolist() == [1, 1, 1]
+    checkpoints.close()
+    assert messages == []
+
+
 def test_damaged_checkpoints_of_one_step_are_all_kept(tmp_path):
     run = tmp_path / "run"
     for _ in range(2):

@@ -389,6 +389,30 @@ def test_numbers_that_no_training_can_have(fields, words):
         dataclasses.replace(light(config(seeds=1, steps=4)), **fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"step": 0.0}, "recorders: r: 'step' is the number of the step"),
+        ({"a": {"b": 0.0}}, "recorders: r: expected a dictionary of arrays"),
+        ({"a": jax.random.key(0)}, "recorders: r: a is key<fry>, which cannot be stored"),
+    ],
+)
+def test_records_that_no_file_can_hold(fields, words):
+    ensemble = light(config(seeds=1, steps=2, record_every=2))
+    ensemble = dataclasses.replace(
+        ensemble, recorders={"r": training.Recorder(2, lambda *_: jax.tree.map(jnp.asarray, fields))}
+    )
+    with pytest.raises(ValueError, match=words):
+        train(ensemble, [0])
+
+
+def test_random_keys_in_the_state_are_refused():
+    noisy = optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(0)), optax.sgd(0.1))
+    ensemble = dataclasses.replace(light(config(seeds=1, steps=2)), optimizer=noisy)
+    with pytest.raises(ValueError, match=r"opt_state.*rng_key of the members is key<fry>, which cannot be stored"):
+        train(ensemble, [0])
+
+
 def test_a_training_is_not_resumed_with_other_recorders(tmp_path):
     ensemble = light(config(seeds=1, steps=20, record_every=4))
     checkpoints = training.Checkpoints(tmp_path / "checkpoints", ensemble.ties, pytest.fail)

@@ -86,6 +86,10 @@ MISTAKES = {
         lambda: Tie("a", "b", gradient=[1, 2, 3]),
         r"gradient must be .* two finite weights \(a, b\), got \(1, 2, 3\)",
     ),
+    "an infinite weight of jax": (
+        lambda: Tie("a", "b", gradient=(jnp.inf * jnp.ones(2), 1.0)),
+        r"gradient must be .* two finite weights \(a, b\)",
+    ),
     "a list of keys": (
         lambda: tying.ties_of_keys(["lm_head.weight"]),
         r"keys: expected a mapping .*, got list \['lm_head.weight'\]; write \{'lm_head.weight': 'model.embed_tokens.weight'\}",

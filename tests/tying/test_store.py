@@ -1,5 +1,6 @@
 """Permanent ties: `store`, `view` and `equal_leaves`."""
 
+import collections
 import importlib
 
 import jax
@@ -79,3 +80,8 @@ def test_a_file_of_full_parameters_holds_what_view_returned(tmp_path, transform,
     read = form.load_file(tmp_path / "full.safetensors")
     expected = {"transpose": stored["source"].transpose(0, 2, 1), Slice(1, axis=1): stored["source"][:, 1]}
     np.testing.assert_array_equal(read["target"], expected.get(transform, stored["source"][:, :2].transpose(0, 2, 1)))
+
+
+def test_missing_keys_of_a_default_dictionary():
+    found = view(collections.defaultdict(list, {"a": jnp.ones(2)}), Tie("a", "b"))
+    assert (type(found), found.default_factory, list(found)) == (collections.defaultdict, list, ["a", "b"])

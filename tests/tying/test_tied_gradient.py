@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from autoencoder import OPTIMIZERS, TIE, assert_close, autoencoder, reconstruction, train_stored_once, train_symmetric
 
-from tiejax.tying import Tie, collect, equal_leaves, gradients_by_use, store, view
+from tiejax.tying import Tie, collect, equal_leaves, gradients_by_use, resolve, store, symmetrise, view
 
 
 def test_tied_gradient_is_the_sum_of_the_untied_gradients(x64):
@@ -76,6 +76,24 @@ def test_gradients_by_use_with_auxiliary_output_keywords_and_settings(x64):
     encoder, decoder = by_use(expected)
     np.testing.assert_allclose(summed["encoder"]["kernel"], encoder + decoder.T, rtol=1e-13)
     assert summed["decoder"]["kernel"] is None
+
+
+def test_integers_of_tied_blocks_have_no_gradient():
+    """Neither as float0, which jax returns for them, nor as None."""
+    block = {"w": jnp.array([2.0, 3.0]), "n": jnp.int32(3)}
+    params, ties = {"a": dict(block), "b": dict(block)}, Tie("a/*", "b/*")
+
+    def loss(params):
+        return params["a"]["w"] @ params["b"]["w"] * params["b"]["n"]
+
+    grads = symmetrise(jax.grad(loss, allow_int=True)(params), ties, True)
+    np.testing.assert_array_equal(grads["a"]["w"], 2 * 3 * block["w"])
+    assert grads["a"]["n"].dtype == jax.dtypes.float0
+    stored = store(params, ties)
+    for given in (ties, resolve(ties, params)):
+        summed = collect(gradients_by_use(loss, stored, given), given)
+        np.testing.assert_array_equal(summed["a"]["w"], 2 * 3 * block["w"])
+        assert summed["a"]["n"] is None
 
 
 @pytest.mark.parity

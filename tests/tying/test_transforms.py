@@ -8,6 +8,7 @@ import pytest
 
 from tiejax.tying import (
     Functions,
+    Scale,
     Slice,
     Tie,
     TieError,
@@ -31,6 +32,15 @@ def test_the_transpose_is_its_own_inverse():
     assert compose("transpose", "transpose") == "identity"
     assert compose("transpose", "identity") == compose("identity", "transpose") == "transpose"
     assert [swap_last_two(shape) for shape in ((), (5,))] == [(), (5,)]
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float8_e4m3fn, jnp.float16, jnp.float32])
+def test_a_scale_of_numpy_arrays_is_that_of_jax(dtype):
+    """Which rounds the factor first: otherwise a checkpoint of equal leaves would be refused as one of different ones."""
+    x, scale = jnp.linspace(-3, 3, 1001).astype(dtype), Scale(0.3)
+    assert np.asarray(scale.apply(x)).tobytes() == scale.apply(np.asarray(x)).tobytes()
+    params = view({"a": x, "b": None}, Tie("a", "b", transform=scale))
+    assert equal_leaves(jax.device_get(params), Tie("a", "b", transform=scale)) == {"b": True}
 
 
 # A rotation of rows, which is not its own inverse.

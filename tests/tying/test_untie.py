@@ -351,3 +351,16 @@ def test_arrays_of_numpy_keep_64_bits():
 def test_integers_are_not_scaled():
     with pytest.raises(TieError, match="Scale: expected floating-point or complex numbers, got int32"):
         tying.view({"a": jnp.arange(3), "b": None}, Tie("a", "b", tying.Scale(0.5)))
+
+
+@pytest.mark.parametrize("keep", ["mean", "source", "target"])
+def test_equal_random_keys_are_tied_again(keep):
+    optimizer, key = optax.adam(0.1), jax.random.key(3)
+    full = {"a": {"k": key, "w": jnp.ones(2)}, "b": {"k": key, "w": jnp.ones(2)}}
+    state = optimizer.init({name: {"k": None, "w": block["w"]} for name, block in full.items()})
+    stored, _ = tying.retie(optimizer, full, state, Tie("a/*", "b/*"), keep=keep)
+    assert stored["a"]["k"] == key
+    other = full | {"b": {"k": jax.random.key(4), "w": jnp.ones(2)}}
+    if keep == "mean":
+        with pytest.raises(TieError, match="has no mean"):
+            tying.retie(optimizer, other, state, Tie("a/*", "b/*"))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -124,11 +125,18 @@ class Checkpoints:
         """
         files, in_arrays = (records.content(), {}) if isinstance(records, RecordFiles) else (None, records)
         arrays = {"state": _flat(state), **{f"record.{name}": dict(fields) for name, fields in in_arrays.items()}}
+        # Orbax does not store arrays without entries.
+        empty = {
+            group: {name: [array.shape, array.dtype.name] for name, array in fields.items() if not array.size}
+            for group, fields in arrays.items()
+        }
+        arrays = {group: {name: array for name, array in fields.items() if array.size} for group, fields in arrays.items()}
         content = {
             "step": step,
             "run": self.run,
             "training": training,
             "files": files,
+            "empty": empty,
             "ties": json.loads(tying.ties_to_json(self.ties)),
             "digests": {group: {name: _digest(a) for name, a in fields.items()} for group, fields in arrays.items()},
         }
@@ -223,6 +231,9 @@ class Checkpoints:
             )
         if tying.ties_from_json(json.dumps(content["ties"])) != tying.ties_from_json(tying.ties_to_json(self.ties)):
             raise CheckpointMismatch(f"checkpoint {at} has other ties than this run: {str(content['ties'])[:80]}")
+        for group, fields in content.get("empty", {}).items():
+            empty = {name: np.zeros(shape, jnp.dtype(dtype)) for name, (shape, dtype) in fields.items()}
+            arrays[group] = arrays.get(group, {}) | empty
         numbered = {f"array/{int(name)}": array for name, array in arrays.pop("state").items()}
         if len(numbered) != len(leaves := jax.tree.leaves(like)):
             raise CheckpointMismatch(f"checkpoint {at} has {len(numbered)} arrays; this run's state has {len(leaves)}")

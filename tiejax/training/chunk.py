@@ -67,6 +67,7 @@ def advance(
 
     def buffer(name: str) -> Buffer:
         shapes = jax.eval_shape(measures[name], keys, members.state, members.cursor, fed_at(members.cursor))
+        _check_record(name, shapes)
         size = ensemble.records_per_chunk
         rows = jax.tree.map(lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), shapes)
         return Buffer(rows, jnp.zeros(size, jnp.int32), jnp.int32(0))
@@ -102,6 +103,19 @@ def advance(
     if ensemble.unrolled:
         members = _mapped(lambda leaf: leaf[None], members)
     return members, buffers
+
+
+def _check_record(name: str, shapes: Any) -> None:
+    """Raise ValueError unless a record is a dictionary of arrays that files can hold."""
+    if not isinstance(shapes, dict) or any(isinstance(field, dict | list | tuple) for field in shapes.values()):
+        raise ValueError(f"recorders: {name}: expected a dictionary of arrays, got {jax.tree.structure(shapes)!s:.120}")
+    if "step" in shapes:
+        raise ValueError(f"recorders: {name}: 'step' is the number of the step in every record; give the field another name")
+    for field, shape in shapes.items():
+        if jax.dtypes.issubdtype(shape.dtype, jax.dtypes.extended):
+            raise ValueError(
+                f"recorders: {name}: {field} is {shape.dtype}, which cannot be stored; give its jax.random.key_data"
+            )
 
 
 def _mapped(function: Callable[[jax.Array], jax.Array], members: EnsembleState) -> EnsembleState:
@@ -200,6 +214,12 @@ def trace_ensemble(
 def _place(
     ensemble: Ensemble, seeds: Sequence[int], members: EnsembleState, conditions: Sequence[int] | None
 ) -> tuple[Layout, FeedWindows | None, Arguments]:
+    for path, leaf in jax.tree.leaves_with_path(members.state):
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
+            raise ValueError(
+                f"{jax.tree_util.keystr(path)} of the members is {leaf.dtype}, which cannot be stored; use a key of raw bits, "
+                "as jax.random.PRNGKey returns"
+            )
     layout = Layout.over_all_devices(len(seeds), ensemble.devices, ensemble.members.at_once)
     numbers, windows = seed_numbers(seeds, conditions), None
     if isinstance(ensemble.source, Feed):

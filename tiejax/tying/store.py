@@ -1,5 +1,6 @@
 """Permanent ties: `store` keeps each distinct array once, and `view` rebuilds the model's full tree from it."""
 
+import collections
 import functools
 import math
 import sys
@@ -277,6 +278,8 @@ def _with_none(tree: Any, keys: list[str]) -> Any:
     numbered = keys[0].isdecimal() and bool(tree) and all(isinstance(own, int) for own in tree)
     key = next((own for own in tree if str(own) == keys[0]), int(keys[0]) if numbered else keys[0])
     inner = _with_none(tree.get(key, {}), keys[1:]) if keys[1:] else None
+    if isinstance(tree, collections.defaultdict):
+        return type(tree)(tree.default_factory, {**tree, key: inner})
     return type(tree)({**tree, key: inner})  # type: ignore[call-arg]
 
 

@@ -8,7 +8,8 @@ For parameters that are stored once, automatic differentiation through `view` gi
 `on` is one boolean per resolved tie, or one for all of them; an array of shape `[ties]` or `[]`.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_trained
 from tiejax.tying.store import call, store, view
 from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, scale, state_tie
-from tiejax.tying.ties import TiesLike, resolve_full
+from tiejax.tying.ties import Ties, TiesLike, resolve_full
 
 Switches = jax.Array | np.ndarray | np.bool_ | bool | Sequence[bool]  # boolean, [] or [ties]
 
@@ -63,10 +64,17 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
         TieError: The ties do not fit `grads`, `on` has another shape or dtype, or a transform is not linear.
     """
     leaves, treedef = leaves_by_path(grads)
-    switched = per_tie(on, resolve_full(ties, grads))
-    weights = [tie.weights for tie, _ in switched] if gradient_weights is None else gradient_weights
-    weighed = [(tie, is_on, a, b) for (tie, is_on), (a, b) in zip(switched, weights, strict=True)]
-    totals = {tie.source: leaves[tie.source] for tie, _ in switched}
+    given = ties if isinstance(ties, Ties) else resolve_full(ties, grads)
+    present = _present(given, leaves)
+    resolved = iter(resolve_full(Ties(itertools.compress(given, present)), grads))
+    weights = [tie.weights for tie in given] if gradient_weights is None else gradient_weights
+    weighed = [
+        (next(resolved), is_on, a, b)
+        for (_, is_on), (a, b), has in zip(per_tie(on, given), weights, present, strict=True)
+        if has
+    ]
+    weighed = [one for one in weighed if leaves[one[0].source].dtype != jax.dtypes.float0]  # gradients of integers
+    totals = {tie.source: leaves[tie.source] for tie, *_ in weighed}
     for tie, is_on, a, _ in reversed(weighed):  # reversed, so that the first tie of a source that is on is applied last
         if not _is(a, 1):
             totals[tie.source] = jnp.where(is_on, scale(a, leaves[tie.source]), totals[tie.source])
@@ -74,12 +82,17 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
         if not _is(b, 0):
             from_target = scale(b, adjoint_transform(tie, leaves[tie.target], leaves[tie.source]))
             totals[tie.source] = jnp.where(is_on, totals[tie.source] + from_target, totals[tie.source])
-    for tie, is_on in switched:
+    for tie, is_on, *_ in weighed:
         rearranging, own = state_tie(tie), leaves[tie.target]
         if rearranging is not None:
             shared = apply_transform(rearranging, totals[tie.source])
             leaves[tie.target] = jnp.where(is_on, shared, own).astype(jnp.result_type(own))
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
+
+
+def _present(ties: Ties, leaves: Mapping[str, Any]) -> list[bool]:
+    """Return whether each tie has a gradient: those of leaves that are not trained, such as integers, may be None."""
+    return [any(leaves.get(path, tie) is not None for path in (tie.source, tie.target)) for tie in ties]
 
 
 def _is(weight: Any, number: int) -> bool:
@@ -135,4 +148,7 @@ def collect(grads: PyTree, ties: TiesLike) -> PyTree:
     Raises:
         TieError: The ties do not fit `grads`.
     """
-    return store(symmetrise(grads, ties, True), ties)
+    total = symmetrise(grads, ties, True)
+    if isinstance(ties, Ties):
+        ties = Ties(itertools.compress(ties, _present(ties, leaves_by_path(grads)[0])))
+    return store(total, ties)

@@ -118,10 +118,14 @@ class Scale:
     def apply(self, x: Any) -> Any:
         if not jnp.issubdtype(x.dtype, jnp.inexact):
             raise TieError(f"Scale: expected floating-point or complex numbers, got {x.dtype}")
-        return (x * self.factor).astype(x.dtype)
+        return (x * self._like(x)).astype(x.dtype)
 
     def put(self, x: Any, y: Any) -> Any:
-        return (y / self.factor).astype(y.dtype)
+        return (y / self._like(y)).astype(y.dtype)
+
+    def _like(self, x: Any) -> Any:
+        """Return the factor as jax rounds it, which numpy does not for dtypes such as bfloat16."""
+        return self.factor if isinstance(x, jax.Array) else np.asarray(self.factor, x.dtype)
 
     def partition(self, axes: Axes) -> Axes:
         return axes

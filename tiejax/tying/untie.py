@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.leaves import beside, is_concrete, is_trained
+from tiejax.tying.leaves import beside, bits, is_concrete, is_trained
 from tiejax.tying.optimizer_state import (
     OwnedLeaf,
     check_divisible,
@@ -396,9 +396,9 @@ def _joined(
 def _check_same_integers(group: Sequence[Tie], leaves: Mapping[str, Any]) -> None:
     """Raise TieError if parameters without a mean, such as integers, are known to differ from what their ties say."""
     for tie in group:
-        read = apply_transform(tie, leaves[tie.source]), leaves[tie.target]
-        if all(map(is_concrete, read)) and not np.array_equal(*read):
-            raise TieError(f"{tie}: the leaves differ, and {read[1].dtype} has no mean; use keep='source' or keep='target'")
+        one, other = apply_transform(tie, leaves[tie.source]), leaves[tie.target]
+        if is_concrete(one) and is_concrete(other) and not np.array_equal(bits(one), bits(other)):
+            raise TieError(f"{tie}: the leaves differ, and {other.dtype} has no mean; use keep='source' or keep='target'")
 
 
 def _mean(shared: Any, others: Sequence[Any], group: Sequence[Tie], shape: Shape) -> Any:
