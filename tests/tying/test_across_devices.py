@@ -1,4 +1,4 @@
-"""Two leaves of a tie on different devices, in a process with two."""
+"""Two leaves of a tie on different devices or partitioned over both, in a process with two."""
 
 from processes import Ended, end, start_python
 
@@ -27,6 +27,22 @@ for keep, expected in (("mean", table + 1), ("source", table), ("target", table 
     np.testing.assert_array_equal(full["head"], expected.T)
     assert full["head"].devices() == {second}
 assert load_full(store(other, tie), equal, tie)["embed"].devices() == {first}
+
+# On a mesh of explicit axes, where operands must be partitioned alike; the transpose is along another axis than the table.
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from tiejax.tying import copy_to_targets, symmetrise
+rows = NamedSharding(jax.make_mesh((2,), ("x",), axis_types=(AxisType.Explicit,)), PartitionSpec("x", None))
+table = np.arange(8.0, dtype=np.float32).reshape(2, 4)
+both = {"embed": jax.device_put(table, rows), "head": jax.device_put(table.T + 2, rows)}
+for keep, expected in (("mean", table + 1), ("source", table), ("target", table + 2)):
+    np.testing.assert_array_equal(retie(optimizer, both, optimizer.init(both), tie, keep=keep)[0]["embed"], expected)
+    full = retie_switched(optimizer, both, optimizer.init(both), tie, keep=keep)[0]
+    np.testing.assert_array_equal(full["head"], expected.T)
+    assert full["head"].sharding == rows
+total = jax.jit(lambda grads: symmetrise(grads, tie, True))(both)
+np.testing.assert_array_equal(total["embed"], 2 * table + 2)
+np.testing.assert_array_equal(total["head"], 2 * table.T + 2)
+np.testing.assert_array_equal(copy_to_targets(both, both, tie, True)["head"], table.T)
 print("done")
 """
 

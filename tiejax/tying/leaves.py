@@ -72,9 +72,24 @@ def tieable(leaves: Mapping[str, Any]) -> dict[str, None]:
 
 
 def beside(x: Any, like: Any) -> Any:
-    """Return an array on the devices of another one, so that both can be operands; traced arrays are returned as they are."""
-    arrays = all(isinstance(one, jax.Array) and not isinstance(one, jax.core.Tracer) for one in (x, like))
-    return jax.device_put(x, like.sharding) if arrays and x.sharding.device_set != like.sharding.device_set else x
+    """Return an array on the devices of another one, so that both can be operands.
+
+    On a mesh of explicit axes it is partitioned like the other one; elsewhere, traced arrays are returned as they are.
+    """
+    if not (isinstance(x, jax.Array) and isinstance(like, jax.Array)):
+        return x
+    if (wanted := _explicit(like)) is not None:
+        return jax.sharding.reshard(x, wanted)
+    if isinstance(x, jax.core.Tracer) or isinstance(like, jax.core.Tracer):
+        return x
+    return jax.device_put(x, like.sharding) if x.sharding.device_set != like.sharding.device_set else x
+
+
+def _explicit(array: jax.Array) -> Any | None:
+    """Return how an array is partitioned if that is part of its type, as on a mesh with an axis of the type Explicit."""
+    sharding = getattr(jax.typeof(array), "sharding", None) if hasattr(jax, "typeof") else None
+    kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
+    return sharding if any(getattr(kind, "name", "") == "Explicit" for kind in kinds) else None
 
 
 def is_number(leaf: Any) -> bool:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.leaves import is_trained
+from tiejax.tying.leaves import beside, is_trained
 from tiejax.tying.store import call, store, view
 from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, scale, state_tie
 from tiejax.tying.ties import Ties, TiesLike, resolve_full
@@ -80,12 +80,12 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
             totals[tie.source] = jnp.where(is_on, scale(a, leaves[tie.source]), totals[tie.source])
     for tie, is_on, _, b in weighed:
         if not _is(b, 0):
-            from_target = scale(b, adjoint_transform(tie, leaves[tie.target], leaves[tie.source]))
+            from_target = beside(scale(b, adjoint_transform(tie, leaves[tie.target], leaves[tie.source])), leaves[tie.source])
             totals[tie.source] = jnp.where(is_on, totals[tie.source] + from_target, totals[tie.source])
     for tie, is_on, *_ in weighed:
         rearranging, own = state_tie(tie), leaves[tie.target]
         if rearranging is not None:
-            shared = apply_transform(rearranging, totals[tie.source])
+            shared = beside(apply_transform(rearranging, totals[tie.source]), own)
             leaves[tie.target] = jnp.where(is_on, shared, own).astype(jnp.result_type(own))
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
 

@@ -78,6 +78,16 @@ def test_invalid_scales_of_logits(tmp_path, kind, key, number):
     refused(folder, tmp_path, f"config.json: {key}: expected a finite number above 0, got ")
 
 
+def test_a_head_with_a_second_matrix_is_refused_unless_the_tables_are_equal(tmp_path, capsys):
+    """The logits of MobileBERT are h [T, D]^T, with D beside the table T."""
+    table, head = "mobilebert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+    config = {"model_type": "mobilebert", "tie_word_embeddings": False}
+    both = {table: values(), head: values() + 1e-4 * values(seed=1)}
+    refused(checkpoint(tmp_path / "c", both, config), tmp_path, "its logits read a second matrix")
+    equal = checkpoint(tmp_path / "equal", {table: values(), head: values()}, config)
+    assert report(equal, capsys)["moved"]["kl"] == 0
+
+
 def test_scale_of_another_family_is_ignored(tmp_path):
     """A Llama with keys that would make all logits equal in a Cohere model."""
     tensors = {**EQUAL, HEAD: values(seed=1)}
