@@ -87,14 +87,6 @@ def test_a_resumed_run_repeats_no_stage(monkeypatch):
         np.testing.assert_array_equal(resumed[name], values)
 
 
-def test_the_rates_of_a_run_by_an_earlier_version_are_kept(monkeypatch):
-    """Such a run tried no further rates, and its scores may be at the one that it stored."""
-    stored = {"development": np.ones((3, 2, SEEDS)), "tried": np.array(GIVEN), "rate": np.array([0.004, 0.001])}
-    found, stages = chosen(monkeypatch, dict.fromkeys(STARTS, 0.5), before={"rates.a.tags": stored})
-    assert found is stored
-    assert not stages.worked
-
-
 def test_a_diverged_member_has_no_accuracy(monkeypatch):
     """Its predictions are the first label, which is right for 9 of 10."""
     confusion = np.array([[9, 0], [1, 0]])

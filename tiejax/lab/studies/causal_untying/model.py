@@ -303,5 +303,5 @@ class Recipe(NamedTuple):
 
 
 def tuning_arm(kind: Class) -> Arm:
-    """Return the arm whose models choose the learning rate of a class of arms."""
-    return Arm(plan.TIED, True) if kind == "tied" else Arm(plan.NEVER_EQUAL, False)
+    """Return the arm whose models choose the learning rate of a class of arms: those of the first claim."""
+    return Arm(plan.TIED, True) if kind == "tied" else Arm(plan.NEVER_INDEPENDENT, False, equal=False)
