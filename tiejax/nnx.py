@@ -13,6 +13,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from tiejax.tying.policies import Keep, New, Policy
 from tiejax.tying.store import view
 from tiejax.tying.tie import Tie, leaves_by_path
 from tiejax.tying.ties import Ties, TiesLike, resolve_full
-from tiejax.tying.transforms import keeps_places
+from tiejax.tying.transforms import Slice, Transpose, parts
 from tiejax.tying.untie import retie as retie_tree
 from tiejax.tying.untie import untie as untie_tree
 
@@ -40,8 +41,8 @@ OUTSIDE = "outside the methods of the tied module it holds no array; use `with t
 
 
 CONSTANT = (
-    "a transform that differentiates has made a copy of the module, in which this array is a constant; call the copy itself, "
-    "use `with tiejax.nnx.filled(copy):` in the function that is differentiated, or differentiate outside of its methods"
+    "in this copy of the module, within a function that is differentiated, its array is a constant; call the copy itself, use "
+    "`with tiejax.nnx.filled(copy):` in that function, or differentiate outside of the module's methods"
 )
 
 
@@ -242,8 +243,8 @@ def filled(model: Any) -> Iterator[Any]:
 
     Needed where a loss calls parts of the module, `model.head(model.body(x))`, or reads a target. If the tie has gradient
     weights, the uses of the source belong in the block, too. Do not update parameters there. Threads need a copy of the module
-    each (`nnx.clone`). A copy whose parameters are changed in a block or a method, such as one with averaged weights, needs a
-    block of its own if its parts are called.
+    each (`nnx.clone`). A copy whose parameters are changed in a block or a method needs a block of its own if its parts are
+    called: one with averaged weights, or one that `nnx.merge` makes in a function that `jax.grad` differentiates.
 
     Args:
         model: A tied module; any other is left as it is.
@@ -318,6 +319,8 @@ class _Fill:
         self._hooks: dict[str, dict[str, Any]] = {}  # of sources with gradient weights: their own hooks
         self._own: dict[str, Any] = {}
         self.written: set[str] = set()  # sources with gradient weights that the method has set
+        with core.take_current_trace() as trace:
+            self.trace = weakref.ref(trace)
         self._read()
 
     def is_of(self, variables: dict[str, Any]) -> bool:
@@ -390,9 +393,11 @@ def _put(variable: Any, value: Any, is_filled: bool | None = None) -> None:
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether the present transform differentiates, and not by this array."""
+    """Return whether the present transform differentiates by other arrays than this one, which was filled outside of it."""
     with core.take_current_trace() as trace:
-        return type(trace).__name__ in ("LinearizeTrace", "JVPTrace") and getattr(value, "_trace", None) is not trace
+        differentiates = type(trace).__name__ in ("LinearizeTrace", "JVPTrace")
+        within = any(fill.trace() is trace for fill, _ in _ACTIVE.get().values())  # then the source is a constant as well
+        return differentiates and not within and getattr(value, "_trace", None) is not trace
 
 
 @functools.cache
@@ -476,12 +481,19 @@ def _check_axes(bound: Bound, variables: dict[str, Any]) -> None:
     axes = dict(bound.axes)
     for one in bound.ties:
         raw = variables[one.source].get_raw_value()
-        moves = one.transform != "transpose" and not keeps_places(one.transform)  # transposes swap the last two axes
-        if moves and raw is not None and raw.ndim != axes[one.source]:
+        counts = any(_counts_axes(part) for part in parts(one.transform))
+        if counts and raw is not None and raw.ndim != axes[one.source]:
             raise TieError(
-                f"{one}: {one.source} had {axes[one.source]} axes when it was tied and has {raw.ndim}, like members that "
-                "nnx.vmap has created: call methods, `untie` and `filled` within nnx.vmap"
+                f"{one}: {one.source} had {axes[one.source]} axes when it was tied and has {raw.ndim}, like members of nnx.vmap"
+                " outside of it; tie, call and untie the module with the same axes"
             )
+
+
+def _counts_axes(transform: Any) -> bool:
+    """Return whether an elementary transform may count axes from the first one; a transpose swaps the last two."""
+    if isinstance(transform, Slice):
+        return transform.axis >= 0
+    return not isinstance(transform, Transpose) and transform.rearranges is not False
 
 
 def _name(keys: Keys) -> str:

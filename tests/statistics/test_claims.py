@@ -31,12 +31,12 @@ def test_claims_of_one_id_would_share_their_verdicts_in_looks():
 
 @pytest.mark.parametrize("outcomes", [np.full(6, 0.31), np.array([1, 0, np.nan, 1, 0, 1]), ["yes"] * 6, [2] * 6])
 def test_outcomes_that_are_neither_true_nor_false_are_refused(outcomes):
-    with pytest.raises((ValueError, TypeError), match=r"true or false|first"):
+    with pytest.raises(ValueError, match="true or false"):
         Claim.proportion("solved", "s", "e", np.asarray(outcomes), np.zeros(6, bool), 1)
 
 
 def test_outcomes_of_zeros_and_ones_are_true_and_false():
-    found = Claim.proportion("solved", "s", "e", np.array([1.0, 0.0, 1.0]), np.array([0, 0, 1]), 1)
+    found = Claim.proportion("solved", "s", "e", np.array([1.0, 0.0, 1.0]), np.array([False, False, True], object), 1)
     assert [arm.tolist() for arm in found.outcomes] == [[True, False, True], [False, False, True]]
 
 

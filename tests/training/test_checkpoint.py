@@ -383,7 +383,7 @@ def test_numbers_of_python_are_read_back_and_other_types_leave_the_files(tmp_pat
 
 
 def test_arrays_without_entries(tmp_path):
-    """Which orbax does not write."""
+    """Orbax does not write them."""
     checkpoints, messages = opened(tmp_path / "run" / "checkpoints")
     state = {"w": jnp.ones(2), "none": jnp.zeros((0, 4), jnp.bfloat16)}
     rows = {"all": {"x": np.zeros((3, 0))}, "some": {"x": np.zeros((3, 0), np.int32), "y": np.ones(3)}}

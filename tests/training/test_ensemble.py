@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -404,6 +405,13 @@ def test_records_that_no_file_can_hold(fields, words):
     )
     with pytest.raises(ValueError, match=words):
         train(ensemble, [0])
+
+
+def test_a_record_may_be_a_mapping_of_flax():
+    ensemble = light(config(seeds=1, steps=2, record_every=2))
+    recorder = training.Recorder(2, lambda params, batch, seed_key, step: flax.core.freeze({"t": step}))
+    found = train(dataclasses.replace(ensemble, recorders={"r": recorder}), [0]).records["r"]
+    assert found["t"].ravel().tolist() == [0, 0, 2, 2]
 
 
 def test_random_keys_in_the_state_are_refused():

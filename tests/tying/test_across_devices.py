@@ -43,6 +43,9 @@ total = jax.jit(lambda grads: symmetrise(grads, tie, True))(both)
 np.testing.assert_array_equal(total["embed"], 2 * table + 2)
 np.testing.assert_array_equal(total["head"], 2 * table.T + 2)
 np.testing.assert_array_equal(copy_to_targets(both, both, tie, True)["head"], table.T)
+alone = both | {"head": jnp.asarray(table.T + 2)}  # on one device
+np.testing.assert_array_equal(retie(optimizer, alone, optimizer.init(alone), tie)[0]["embed"], table + 1)
+np.testing.assert_array_equal(symmetrise(alone, tie, True)["embed"], 2 * table + 2)
 print("done")
 """
 

@@ -90,7 +90,7 @@ def test_integers_of_tied_blocks_have_no_gradient():
     np.testing.assert_array_equal(grads["a"]["w"], 2 * 3 * block["w"])
     assert grads["a"]["n"].dtype == jax.dtypes.float0
     stored = store(params, ties)
-    for given in (ties, resolve(ties, params)):
+    for given in (ties, resolve(ties, params), [Tie("a/w", "b/w"), Tie("a/n", "b/n")]):
         summed = collect(gradients_by_use(loss, stored, given), given)
         np.testing.assert_array_equal(summed["a"]["w"], 2 * 3 * block["w"])
         assert summed["a"]["n"] is None

@@ -107,8 +107,12 @@ class Claim:
 
 def _yes_or_no(claim: str, outcomes: Any) -> np.ndarray:
     values = np.asarray(outcomes)
+    if values.dtype == object and all(isinstance(value, bool | np.bool_) for value in values.ravel()):
+        values = values.astype(bool)
     if not (values.dtype == bool or (values.dtype.kind in "iuf" and np.isin(values, (0, 1)).all())):
-        raise ValueError(f"claim {claim}: a proportion has outcomes that are true or false, 1 or 0; got {values!r:.60}")
+        raise ValueError(
+            f"claim {claim}: a proportion has outcomes that are true or false, 1 or 0; got {values.dtype}, {values!r:.60}"
+        )
     return values.astype(bool)
 
 

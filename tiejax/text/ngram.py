@@ -65,7 +65,8 @@ def bigram(
     vocabulary: V. counted: which pairs are counted; by default all. Raises ValueError if there is no pair, or for a token that
     is not below V.
     """
-    one, other = (_tokens(side, vocabulary)[... if counted is None else counted].ravel() for side in (first, second))
+    which = ... if counted is None else counted
+    one, other = (_tokens(np.asarray(side)[which], vocabulary).ravel() for side in (first, second))
     if not len(other):
         raise ValueError("bigram: expected at least one pair of tokens")
     pairs, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)

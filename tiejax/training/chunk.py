@@ -107,7 +107,7 @@ def advance(
 
 def _check_record(name: str, shapes: Any) -> None:
     """Raise ValueError unless a record is a dictionary of arrays that files can hold."""
-    if not isinstance(shapes, dict) or any(isinstance(field, dict | list | tuple) for field in shapes.values()):
+    if not isinstance(shapes, Mapping) or not all(hasattr(field, "dtype") for field in shapes.values()):
         raise ValueError(f"recorders: {name}: expected a dictionary of arrays, got {jax.tree.structure(shapes)!s:.120}")
     if "step" in shapes:
         raise ValueError(f"recorders: {name}: 'step' is the number of the step in every record; give the field another name")

@@ -270,7 +270,7 @@ class Ensemble:
 
     def measure(
         self, name: str, keys: SeedKey, state: TrainState | SplitMembers, number: jax.Array, fed: Any = None
-    ) -> dict[str, Any]:
+    ) -> Mapping[str, Any]:
         """Apply the recorder `name` to all members; arguments as in `step`, returned leaves are `[seed, arm, ...]`."""
         recorder = self.recorders[name]
 

@@ -78,11 +78,11 @@ def beside(x: Any, like: Any) -> Any:
     """
     if not (isinstance(x, jax.Array) and isinstance(like, jax.Array)):
         return x
-    if (wanted := _explicit(like)) is not None:
-        return jax.sharding.reshard(x, wanted)
+    wanted = _explicit(like)
     if isinstance(x, jax.core.Tracer) or isinstance(like, jax.core.Tracer):
-        return x
-    return jax.device_put(x, like.sharding) if x.sharding.device_set != like.sharding.device_set else x
+        return x if wanted is None else jax.sharding.reshard(x, wanted)
+    apart = wanted is not None or x.sharding.device_set != like.sharding.device_set
+    return jax.device_put(x, like.sharding) if apart else x
 
 
 def _explicit(array: jax.Array) -> Any | None:

@@ -6,6 +6,7 @@ import warnings
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
@@ -151,8 +152,8 @@ def _weight(weight: Any) -> Any:
 
 def _is_weight(weight: Any) -> bool:
     """Return whether a gradient weight is a finite number, or an array, whose values are finite if they are known."""
-    if isinstance(weight, jax.Array) and not isinstance(weight, jax.core.Tracer):
-        weight = np.asarray(weight)
+    if isinstance(weight, jax.Array) and not isinstance(weight, jax.core.Tracer) and jnp.issubdtype(weight.dtype, jnp.number):
+        return bool(jnp.isfinite(weight).all())
     if isinstance(weight, np.ndarray) and weight.dtype.kind in "fiu":
         return bool(np.isfinite(weight).all())
     return math.isfinite(weight) if isinstance(weight, int | float) else hasattr(weight, "dtype")

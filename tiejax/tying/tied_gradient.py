@@ -8,7 +8,6 @@ For parameters that are stored once, automatic differentiation through `view` gi
 `on` is one boolean per resolved tie, or one for all of them; an array of shape `[ties]` or `[]`.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import beside, is_trained
 from tiejax.tying.store import call, store, view
 from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, scale, state_tie
-from tiejax.tying.ties import Ties, TiesLike, resolve_full
+from tiejax.tying.ties import Ties, TiesLike, as_ties, resolve_full
 
 Switches = jax.Array | np.ndarray | np.bool_ | bool | Sequence[bool]  # boolean, [] or [ties]
 
@@ -64,16 +63,16 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
         TieError: The ties do not fit `grads`, `on` has another shape or dtype, or a transform is not linear.
     """
     leaves, treedef = leaves_by_path(grads)
-    given = ties if isinstance(ties, Ties) else resolve_full(ties, grads)
-    present = _present(given, leaves)
-    resolved = iter(resolve_full(Ties(itertools.compress(given, present)), grads))
+    given = ties if isinstance(ties, Ties) else resolve_full(_of_gradients(ties, leaves), grads)
+    resolved = iter(resolve_full(_of_gradients(given, leaves), grads))
     weights = [tie.weights for tie in given] if gradient_weights is None else gradient_weights
     weighed = [
         (next(resolved), is_on, a, b)
-        for (_, is_on), (a, b), has in zip(per_tie(on, given), weights, present, strict=True)
-        if has
+        for (tie, is_on), (a, b) in zip(per_tie(on, given), weights, strict=True)
+        if _has_gradient(tie, leaves)
     ]
-    weighed = [one for one in weighed if leaves[one[0].source].dtype != jax.dtypes.float0]  # gradients of integers
+    # The gradients of integers have a dtype without entries.
+    weighed = [one for one in weighed if getattr(leaves[one[0].source], "dtype", None) != jax.dtypes.float0]
     totals = {tie.source: leaves[tie.source] for tie, *_ in weighed}
     for tie, is_on, a, _ in reversed(weighed):  # reversed, so that the first tie of a source that is on is applied last
         if not _is(a, 1):
@@ -90,9 +89,14 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
 
 
-def _present(ties: Ties, leaves: Mapping[str, Any]) -> list[bool]:
-    """Return whether each tie has a gradient: those of leaves that are not trained, such as integers, may be None."""
-    return [any(leaves.get(path, tie) is not None for path in (tie.source, tie.target)) for tie in ties]
+def _of_gradients(ties: TiesLike, leaves: Mapping[str, Any]) -> Ties | list[Tie]:
+    """Return the ties, of the same kind, without those of leaves that are not trained, such as integers: they may be None."""
+    found = [tie for tie in as_ties(ties) if _has_gradient(tie, leaves)]
+    return Ties(found) if isinstance(ties, Ties) else found
+
+
+def _has_gradient(tie: Tie, leaves: Mapping[str, Any]) -> bool:
+    return any(leaves.get(path, tie) is not None for path in (tie.source, tie.target))
 
 
 def _is(weight: Any, number: int) -> bool:
@@ -149,6 +153,4 @@ def collect(grads: PyTree, ties: TiesLike) -> PyTree:
         TieError: The ties do not fit `grads`.
     """
     total = symmetrise(grads, ties, True)
-    if isinstance(ties, Ties):
-        ties = Ties(itertools.compress(ties, _present(ties, leaves_by_path(grads)[0])))
-    return store(total, ties)
+    return store(total, _of_gradients(ties, leaves_by_path(grads)[0]))

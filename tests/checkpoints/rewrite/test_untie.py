@@ -59,6 +59,7 @@ def test_names_without_the_prefix_of_the_base_model_get_it(tmp_path):
     expected = {f"transformer.{name}": array for name, array in old.items()} | {HEAD: old["wte.weight"]}
     assert {name: array.tobytes() for name, array in new.items()} == {name: array.tobytes() for name, array in expected.items()}
     assert check_folder(tmp_path / "out").answer == "agrees"
+    assert "The tensors of the base model got the prefix `transformer.`." in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_shards(tmp_path):

@@ -121,7 +121,7 @@ REFUSED = [
     ({"recorders": {"x": lambda params, batch: 3}}, "recorders: x: expected a dictionary"),
     (
         {"recorders": {"x": lambda params, batch: {"y_z": 1.0}, "x_y": lambda params, batch: {"z": 2.0}}},
-        "recorders: x_y: z would be stored as x_y_z, like one of x",
+        "recorders: x_y: z would be stored as x_y_z, as a field of x is",
     ),
     ({"rates": 1e-3}, "rates: expected a list of numbers, got 0.001"),
     ({"rates": ["a"]}, "rates: expected a number, got 'a'"),

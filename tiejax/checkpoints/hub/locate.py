@@ -38,6 +38,7 @@ HEADS = {
     *("cls", "entity_predictions", BIAS_OF_BART, "generator_lm_head", "generator_predictions", "head", "lm_head", "mlm_score"),
     *("multiple_choice_head", "post_projection", "pre_projection", "predictions", "projection_head", "sop_classifier"),
     *("text_decoder_postnet", "vocab_layer_norm", "vocab_transform", "word_timestamp_head"),
+    *("classifier", "qa_outputs", "score", "v_head"),
 }
 
 
@@ -137,7 +138,8 @@ def lacks_prefix(checkpoint: Checkpoint, architecture: Architecture, table: Tens
 
 def of_head(architecture: Architecture, name: str) -> bool:
     """Return whether a tensor of a file without the prefix of the base model is in the head."""
-    return plain(name).split(".")[0] in {*HEADS, *(table.split(".")[0] for table in architecture.output)}
+    own = plain(name)
+    return own.split(".")[0] in HEADS or any(own.startswith(table.removesuffix("weight")) for table in architecture.output)
 
 
 def candidates(checkpoint: Checkpoint) -> str:

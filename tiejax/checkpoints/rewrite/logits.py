@@ -45,7 +45,8 @@ def logit_transform(config: dict[str, Any]) -> Transform:
     factor, cap = 1.0, 0.0  # without a cap
     if kind in FACTORS:
         key, default = FACTORS[kind]
-        factor = 1.0 if (given := text.get(key, default)) is None else _number(key, given)
+        given = text.get(key, default)
+        factor = 1.0 if given is None and default is None else _number(key, given)
     if kind in DIVISORS:
         factor = 1 / _number(SCALING, text.get(SCALING, DIVISORS[kind]))
     default_cap = CAPS["gemma2"] if kind == "paligemma" and text.get("model_type") == "gemma2" else CAPS.get(kind)

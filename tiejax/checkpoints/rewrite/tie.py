@@ -124,7 +124,7 @@ def _open_pair(folder: Path, keep: Keep) -> Pair:
     if fault := _fault(stored.architecture, title_of(checkpoint.config)):
         raise CheckpointError(f"{folder}: cannot be tied: {fault}")
     if stored.architecture.type == "mobilebert" and stored.relation != "equal":
-        raise CheckpointError(f"{folder}: cannot be tied: its logits read a second matrix, so that their change is not known")
+        raise CheckpointError(f"{folder}: cannot be tied: its logits read a second matrix; only equal tables can be tied")
     if stored.padding:
         raise CheckpointError(
             f"{folder}: cannot be tied: its output table has {stored.padding:,} more rows than its input table"

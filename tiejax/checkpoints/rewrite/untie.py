@@ -41,9 +41,11 @@ def untie(folder: Path, out: Path) -> str:
     parts = [copy_of(source, name) for name, source in copies.items()]
     copied = ", ".join(f"`{part.name}`" for part in parts) or "no tensor"
     renamed = _renamed(checkpoint, tables.architecture, tables.input)
-    others = f"have the prefix `{tables.architecture.prefix}.`, and" if renamed else ""
-    changes = f"`{FLAG}` is false, and copies were added of tensors that were one: {copied}. All others {others} are unchanged."
-    card = section(folder, "untie", " ".join(changes.split()))
+    prefixed = f" The tensors of the base model got the prefix `{tables.architecture.prefix}.`." if renamed else ""
+    changes = (
+        f"`{FLAG}` is false, and copies were added of tensors that were one: {copied}.{prefixed} All values are unchanged."
+    )
+    card = section(folder, "untie", changes)
     added: dict[Path, list[Part]] = {tables.input.file: parts} if parts else {}
     for old, new in renamed.items():
         tensor = checkpoint.tensors[old]

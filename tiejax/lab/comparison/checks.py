@@ -211,7 +211,8 @@ def check_recorders(recorders: Mapping[str, Callable[..., Any]], data: Data, sha
             raise BadInput(f"recorders: {name}: expected a dictionary of numbers, got {type(found).__name__}")
         for field in found:
             if (stored := f"{name}_{field}") in names:
-                raise BadInput(f"recorders: {name}: {field} would be stored as {stored}, like one of {names[stored]}")
+                other = names[stored]
+                raise BadInput(f"recorders: {name}: {field} would be stored as {stored}, as a field of {other} is; rename it")
             names[stored] = name
 
 

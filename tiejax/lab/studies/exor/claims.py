@@ -7,8 +7,7 @@ The task decides which of them apply, and their sign: DH holds for a pair whose 
 fails for the others (`violating`). Where no pair violates DH, tying is claimed to help: more tied models solve the task, and
 sooner. A price of at most 0 is claimed as non-inferiority, `tying-free`, since only that can be supported if the price is
 exactly 0. Where both pairs obey DH, `tying-costs` claims that a price remains nevertheless. Outcomes are registered if some
-pair obeys DH, and are exploratory otherwise (no-dh). `output-gap` is exploratory,
-since an outcome selects its models.
+pair obeys DH, and are exploratory otherwise (no-dh). `output-gap` is exploratory, since an outcome selects its models.
 """
 
 from collections.abc import Iterator

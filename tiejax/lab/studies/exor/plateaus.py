@@ -125,9 +125,8 @@ def table(steps: np.ndarray, losses: np.ndarray, by_loss: Sequence[Level], cycle
     """Return the entry `plateaus` of results.json: how many members are on each plateau.
 
     `steps` are those at which the members are counted (see `cycle_minima`). By arm, `members`: the number on each level at each
-    of these steps, with those on none last, and `transitions`: `[from, to, number]` between successive steps, summed over them,
-    where -1 is none. losses: exact cross-entropy on the training split, `[arm, seed, record]`; a loss that is not finite is on
-    no plateau. by_loss: as returned by `levels`.
+    of these steps, with those on none last. losses: exact cross-entropy on the training split, `[arm, seed, record]`; a loss
+    that is not finite is on no plateau. by_loss: as returned by `levels`.
     """
     places = cycle_minima(steps, cycle)
     on = assign(losses[..., places], by_loss)

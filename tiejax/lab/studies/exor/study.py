@@ -43,8 +43,8 @@ class Kind(NamedTuple):
 
     compared: the seeds and arms, as announced, where `{seeds}` is replaced by the number of seeds. arrays: (records, settings)
     -> the arrays of metrics.npz. claims: (settings of all seeds so far, arrays, scratch, number of seeds) -> the claims on so
-    many first seeds. conclude: (settings, arrays, scratch) -> the body of results.json, and the
-    figures; scratch: as in `trajectories`.
+    many first seeds. conclude: (settings, arrays, scratch) -> the body of results.json, and the figures; scratch: as in
+    `trajectories`.
     """
 
     experiment: str
