@@ -687,7 +687,7 @@ def test_a_slice_of_every_member_of_an_ensemble():
     """Outside of nnx.vmap the slice would be one of the members."""
     ties, keys = Tie("layers", "last", transform=Slice(1)), jax.random.split(jax.random.key(0), 2)
     ensemble = nnx.vmap(lambda key: tiejax.nnx.tie(Stack(key), ties))(keys)
-    with pytest.raises(TieError, match="layers had 3 axes when it was tied and has 4, like members of nnx.vmap"):
+    with pytest.raises(TieError, match=r"layers had 3 axes when it was tied and has 4, like members of nnx\.vmap"):
         tiejax.nnx.untie(ensemble)
     expected = ensemble.layers[...][:, 1]
     ended = nnx.vmap(lambda member: tiejax.nnx.untie(nnx.clone(member)))(ensemble)
