@@ -346,7 +346,7 @@ def trained(request):
     shape = {"seeds": 8, "steps": steps, "half_period": steps, "record_every": steps}
     settings = Settings(variant=request.param, bits=4, learning_rate=0.01, weight_decay=0.01, **shape).resolved()
     # The exact risk would double the compilation.
-    nothing = Recorder(steps, lambda params, batch, seed_key, step: {"step": step})
+    nothing = Recorder(steps, lambda params, batch, seed_key, step: {"nothing": step})
     ensemble = dataclasses.replace(exor_ensemble.build_ensemble(settings), recorders={"nothing": nothing})
     run = train(ensemble, settings.seed_list)
     params = jax.tree.map(np.asarray, run.members.state.params)

@@ -61,7 +61,7 @@ def text_run(tmp_path_factory):
     text, plan = text_mlm.prepare(settings, Console(quiet=True))
     directory = RunDirectory.reserve(text_settings.STUDY, settings, False, False)
     keep_text(directory, text.facts, text.tokenizer)
-    nothing = training.Recorder(settings.steps, lambda params, batch, seed_key, step: {"step": step})
+    nothing = training.Recorder(settings.steps, lambda params, batch, seed_key, step: {"nothing": step})
     ensemble = dataclasses.replace(text_ensemble.build_ensemble(settings, text, plan), recorders={"record": nothing})
     run = directory.manifest.identity_in("checkpoints")
     checkpoints = training.Checkpoints(directory.checkpoints, ensemble.ties, pytest.fail, run)
