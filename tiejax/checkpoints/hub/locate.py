@@ -33,7 +33,7 @@ FORMS = (
     (r"(?!(\w*norm\.)?(weight|bias)$).*", "in another form"),
 )
 BIAS_OF_BART = "final_logits_bias"  # [1, tokens]
-# First parts of the names of tensors that are not in the base model, beside those of output tables.
+# First parts of the names of tensors that are not in the base model, other than output tables.
 HEADS = {
     *("cls", "entity_predictions", BIAS_OF_BART, "generator_lm_head", "generator_predictions", "head", "lm_head", "mlm_score"),
     *("multiple_choice_head", "post_projection", "pre_projection", "predictions", "projection_head", "sop_classifier"),

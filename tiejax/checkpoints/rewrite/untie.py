@@ -55,7 +55,7 @@ def untie(folder: Path, out: Path) -> str:
 
 
 def _renamed(checkpoint: Checkpoint, architecture: Architecture, table: Tensor) -> dict[str, str]:
-    """Return new names of the base model's tensors if they lack its prefix: version 4 reads no head beside such names."""
+    """Return new names of the base model's tensors if they lack its prefix: version 4 reads no head next to such names."""
     if not lacks_prefix(checkpoint, architecture, table) or wrapped(checkpoint):
         return {}
     return {name: f"{architecture.prefix}.{name}" for name in checkpoint.tensors if not of_head(architecture, name)}
