@@ -1,4 +1,4 @@
-"""Claims as returned by `assess`, with a statement that needs escaping in HTML; one as written by earlier versions.
+"""Claims as returned by `assess`, with a statement that needs escaping in HTML.
 
 `agrees` compares the verdict of a claim with its interval.
 """
@@ -37,18 +37,6 @@ EXPLORATORY = CLAIM | {
     "id": "first-look", "family": "exploratory", "verdict": "exploratory", "interval_adjusted": None, "adjusted_level": None,
     "p": None, "p_adjusted": None, "smallest_detectable": None, "seeds_needed": None, "equivalence": None,
 }  # fmt: skip
-EARLIER = {
-    "id": "output-conditional",
-    "statement": "Zero <farther> than one.",
-    "statistic": "relative distance",
-    "estimate": 1 / 3,
-    "interval": [0.1, 0.5],
-    "p": 0.0041,
-    "p_adjusted": 0.0123,
-    "effect_size": 0.778,
-    "n": 8,
-    "verdict": "supported",
-}
 
 
 def agrees(row):

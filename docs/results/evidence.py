@@ -11,9 +11,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from docs.results.markers import flagged, markdown
-from tiejax.lab.reporting.finding import EARLIER, estimate_words, opening, with_unit
+from tiejax.lab.reporting.finding import estimate_words, opening, with_unit
 from tiejax.lab.reporting.words import interval_words, number
-from tiejax.lab.runs.run_directory import RESULTS_FORMAT
 
 Entry = Mapping[str, Any]  # a published run
 Claim = tuple[str, Mapping[str, Any]]  # the file of a run, and the row of a claim
@@ -65,18 +64,12 @@ the runs.
 NONE: Mapping[str, str] = {}
 
 
-def missing(entries: Mapping[str, Entry]) -> list[str]:
-    """Return the files of runs that are left out of the page, because their claims were tested by earlier rules.
+def shown(entries: Mapping[str, Entry], withdrawn: Mapping[str, str] = NONE) -> dict[str, Entry]:
+    """Return the runs whose claims have rows, by file name.
 
     entries: file name -> published run, also files in docs/results that are no runs.
     """
-    return [file for file, entry in entries.items() if "claims" in entry and entry.get("format", 1) < RESULTS_FORMAT]
-
-
-def shown(entries: Mapping[str, Entry], withdrawn: Mapping[str, str] = NONE) -> dict[str, Entry]:
-    """Return the runs whose claims have rows, by file name."""
-    left_out = {*missing(entries), *withdrawn}
-    return {file: entry for file, entry in entries.items() if "claims" in entry and file not in left_out}
+    return {file: entry for file, entry in entries.items() if "claims" in entry and file not in withdrawn}
 
 
 def page(
@@ -103,8 +96,7 @@ def page(
     if not lines:
         lines = ["No sentence for a practitioner is decided by the present rules yet.\n"]
     tables = "".join(_section(*section, DETAILS) for section in asked if not section[0].get("details"))
-    left_out = [file for file in missing(entries) if file not in withdrawn]
-    return HEAD + "".join(lines) + HOW_TO_READ + tables + _without(left_out) + _withdrawn(withdrawn)
+    return HEAD + "".join(lines) + HOW_TO_READ + tables + _withdrawn(withdrawn)
 
 
 def details(entries: Mapping[str, Entry], questions: Sequence[Question], withdrawn: Mapping[str, str] = NONE) -> str:
@@ -119,14 +111,6 @@ def _withdrawn(withdrawn: Mapping[str, str]) -> str:
         return ""
     lines = [f"* [{file}](results/{file}): {reason}." for file, reason in withdrawn.items()]
     return WITHDRAWN + "\n".join(lines) + "\n"
-
-
-def _without(left_out: Sequence[str]) -> str:
-    if not left_out:
-        return ""
-    files = ", ".join(f"[{file}](results/{file})" for file in left_out)
-    words = f"Runs whose claims were tested by the {EARLIER} have no rows: {files}."
-    return f"\n{textwrap.fill(words, 120, break_on_hyphens=False)}\n"
 
 
 def _sentence(chosen: Mapping[str, str], runs: Mapping[str, Entry], here: Container[tuple[str, str]]) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.results.published import Table
-from tiejax.lab.reporting.finding import EARLIER, about, cells, is_current, is_equivalent, opening, with_unit
+from tiejax.lab.reporting.finding import about, cells, is_equivalent, opening, with_unit
 from tiejax.lab.reporting.words import interval_words, number
 from tiejax.statistics.claims import DECIDED
 
@@ -133,16 +133,13 @@ def _value(found: Mapping[str, Any], name: str, file: str) -> str:
         raise ValueError(f"{file}: unknown claim {claim!r}; it has {', '.join(rows)}")
     if field not in FIELDS:
         raise ValueError(f"{file}: unknown field {field!r} of a claim; expected one of {', '.join(FIELDS)}")
-    try:
-        return FIELDS[field](rows[claim])
-    except KeyError:
-        raise ValueError(f"{file}: claim {claim!r} was tested by the {EARLIER}, which have no {field!r}") from None
+    return FIELDS[field](rows[claim])
 
 
 def verdict(row: Row) -> str:
-    """Return the verdict of a claim, marked if it is one by earlier rules."""
+    """Return the verdict of a claim, and whether it is within the margin."""
     within = ", within the margin" if is_equivalent(row) and row["goal"] == "difference" else ""
-    return f"{row['verdict']}{within}{'' if is_current(row) else f' ({EARLIER})'}"
+    return f"{row['verdict']}{within}"
 
 
 def flagged(row: Row) -> str:

@@ -11,9 +11,9 @@ from tiejax.statistics.claims import Claim, assess
 
 Table = tuple[list[str], list[list[str]]]
 ONE_BY_ONE = "Numbers: every "  # title of tables with a row per seed or per pair of words, which are not published
-# The fields of claims that are published; `statistic` is what the rules of earlier versions called `estimand`.
+# The fields of claims that are published.
 CLAIM_FIELDS = (
-    "id", "statement", "statistic", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "outcomes", "n",
+    "id", "statement", "family", "kind", "goal", "sign", "estimand", "unit", "differences", "outcomes", "n",
     "estimate", "interval", "interval_adjusted", "adjusted_level", "p", "p_adjusted", "skewness", "margin", "equivalence",
     "smallest_detectable", "seeds_needed", "look", "last_look", "verdict", "note", "one_arm",
 )  # fmt: skip
@@ -30,7 +30,7 @@ def published_run(
     resumed = [str(later["git_commit"]) for later in facts.get("resumed", []) if later["git_commit"]]
     return {
         "study": results["experiment"],
-        "format": results.get("format", 1),
+        "format": results["format"],
         "command": command,
         "figure": figure,
         "commit": facts["git_commit"],

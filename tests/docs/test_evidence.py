@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from claim_rows import CLAIM, EARLIER, EXPLORATORY
+from claim_rows import CLAIM, EXPLORATORY
 
 from docs.results import evidence
 from tiejax.lab.reporting.finding import opening
@@ -16,7 +16,6 @@ UNDECIDED = CLAIM | {"id": "price/main", "unit": "nats", "verdict": "undecided"}
 RUN = {"study": "exor", "command": "python x.py", "commit": "0123456789", "figure": "experiments/figures/main.png"}
 ENTRIES = {
     "exor_main.json": RUN | {"format": 3, "claims": [EXPLORATORY, CLAIM, UNDECIDED]},
-    "exor_old.json": RUN | {"claims": [EARLIER]},
     "error_rates.json": {"tables": {}},
 }
 LINK = {"file": "exor_main.json", "claim": "output-conditional", "verdict": "supported"}
@@ -131,13 +130,6 @@ def test_long_commands_continue_on_the_next_line_as_a_shell_reads_them():
     assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
 
 
-def test_runs_by_earlier_rules_have_no_rows():
-    assert evidence.missing(ENTRIES) == ["exor_old.json"]
-    page = evidence.page(ENTRIES, [], QUESTIONS)
-    assert "have no rows: [exor_old.json](results/exor_old.json)." in page
-    assert "exor_old" not in evidence.details(ENTRIES, QUESTIONS)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -146,7 +138,6 @@ def test_runs_by_earlier_rules_have_no_rows():
         ({"verdict": "contradicted"}, "needs a registered claim that is contradicted, but it is supported"),
         ({"verdict": "undecided"}, "expected verdict supported or contradicted, got 'undecided'"),
         ({"claim": "absent"}, "exor_main.json, absent: a sentence needs a registered claim that is supported, but there is no"),
-        ({"file": "exor_old.json"}, "there is no such row of the present rules"),
         ({"file": "none.json"}, "there is no such row of the present rules"),
     ],
 )

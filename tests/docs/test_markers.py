@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from claim_rows import CLAIM, EARLIER, EXPLORATORY
+from claim_rows import CLAIM, EXPLORATORY
 
 from docs.results import markers
 from tiejax.lab.reporting.finding import opening
@@ -31,7 +31,7 @@ UNDECIDED = CLAIM | {"id": "price/in main", "unit": "nats", "estimand": "|e1 - e
 def folder(tmp_path):
     shapes = {"columns": ["shape", "loss"], "rows": [["a|b", "1.5"], ["c", "2.5"]]}
     tables = {"Numbers: the shapes": shapes, "Numbers: the losses": {"columns": ["x"], "rows": []}}
-    claims = [CLAIM, EARLIER | {"id": "old"}, UNDECIDED, EXPLORATORY]
+    claims = [CLAIM, CLAIM | {"id": "old"}, UNDECIDED, EXPLORATORY]
     (tmp_path / "run.json").write_text(json.dumps({"claims": claims, "tables": tables}))
     return tmp_path
 
@@ -40,10 +40,6 @@ def test_tables_are_rendered_from_the_file(folder):
     page = markers.render(PAGE, folder)
     row = "| Zero <farther> than one. | the relative distance, zero - one | 0.333 | 0.1 to 0.5 | 0.05 to 0.55 | 0.0123 | 8 |"
     assert f"{row} supported |" in page
-    earlier = (
-        "| Zero <farther> than one. | relative distance | 0.333 | 0.1 to 0.5 | - | 0.0123 | 8 | supported (earlier rules) |"
-    )
-    assert earlier in page
     assert "<!-- table: run.json Numbers: the shapes -->\n| shape | loss |\n| --- | --- |\n| a\\|b | 1.5 |\n| c" in page
     assert "old rows" not in page
     assert page.startswith("# A page\n\n")
@@ -87,10 +83,9 @@ def test_claims_about_a_margin_name_it(folder):
 def test_a_table_of_registered_claims_has_no_exploratory_ones_and_may_select_by_id(folder):
     everything = markers.render("<!-- table: run.json registered -->\n<!-- end of table -->", folder)
     assert "| Zero <farther> than one. | the relative distance, zero - one | 0.333 | 0.1 to 0.5 | 8 | supported |" in everything
-    assert [everything.count(f"| {word} |") for word in ("supported", "undecided", "exploratory")] == [1, 1, 0]
-    assert "supported (earlier rules)" in everything
+    assert [everything.count(f"| {word} |") for word in ("supported", "undecided", "exploratory")] == [2, 1, 0]
     chosen = markers.render("<!-- table: run.json registered: price,\nold -->\n<!-- end of table -->", folder)
-    assert [line.split(" | ")[-1] for line in chosen.splitlines()[4:6]] == ["undecided |", "supported (earlier rules) |"]
+    assert [line.split(" | ")[-1] for line in chosen.splitlines()[4:6]] == ["undecided |", "supported |"]
     assert chosen.count("\n|") == 4
 
 
@@ -107,8 +102,6 @@ def test_a_table_of_registered_claims_has_no_exploratory_ones_and_may_select_by_
         ("price/in main sentence", opening(UNDECIDED).replace("|", r"\|")),
         ("first-look verdict", "exploratory"),
         ("first-look p_adjusted", "-"),
-        ("old estimate", "0.333"),
-        ("old verdict", "supported (earlier rules)"),
     ],
 )
 def test_values_are_rendered_inside_sentences(folder, name, expected):
@@ -158,10 +151,6 @@ def test_cells_are_rendered_inside_sentences(folder):
             "run.json: unknown claim 'cost'; it has output-conditional, old",
         ),
         ("<!-- value: run.json old effect --><!-- end -->", "run.json: unknown field 'effect' of a claim; expected one of est"),
-        (
-            "<!-- value: run.json old sentence --><!-- end -->",
-            "claim 'old' was tested by the earlier rules, which have no 'sent",
-        ),
         (
             "<!-- cell: run.json Numbers: the shapes :: d :: loss --><!-- end -->",
             "the table has rows a|b, c and columns shape, l",

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from claim_rows import CLAIM, EARLIER
+from claim_rows import CLAIM
 
 from docs.results import published
 from tiejax.lab.runs.run_directory import RESULTS_FORMAT
@@ -18,7 +18,7 @@ RESULTS = {
     "seeds": [0, 1],
     "excluded_seeds": [],
     "timing": {"train_s": 1.0},
-    "claims": [CLAIM | {"other": 3}, EARLIER],
+    "claims": [CLAIM | {"other": 3}],
 }
 TABLES = {
     "Numbers: the shapes": (["shape", "loss"], [["a|b", "1.5"]]),
@@ -31,8 +31,7 @@ def test_published_part_of_a_run():
     found = published.published_run(RESULTS, FACTS, TABLES, "python x.py", "experiments/figures/main.png")
     assert (found["seeds"], found["resumed"], found["date"], found["command"]) == (2, 0, "2026-11-22", "python x.py")
     assert (found["format"], found["figure"]) == (2, "experiments/figures/main.png")
-    assert found["claims"][0] == CLAIM
-    assert "effect_size" not in found["claims"][1]
+    assert found["claims"] == [CLAIM]
     assert list(found["tables"]) == ["Numbers: the shapes"]
 
 
@@ -62,11 +61,6 @@ def test_commits_that_resumed_a_run_are_kept_once_each():
     resumed = [{"git_commit": commit} for commit in ("abc", "def", None, "def", "ghi")]
     found = published.published_run(RESULTS, FACTS | {"resumed": resumed}, TABLES, "python x.py")
     assert (found["commit"], found["later_commits"], found["resumed"]) == ("abc", ["def", "ghi"], 5)
-
-
-def test_results_without_a_format_have_the_first_one():
-    found = published.published_run({k: v for k, v in RESULTS.items() if k != "format"}, FACTS, TABLES, "python x.py")
-    assert (found["format"], found["figure"]) == (1, None)
 
 
 def test_json_has_a_line_for_each_entry_and_each_list_of_numbers():

@@ -1,7 +1,7 @@
 """Formatting of numbers."""
 
 import pytest
-from claim_rows import CLAIM, EARLIER
+from claim_rows import CLAIM
 
 from tiejax.lab.reporting import finding, words
 
@@ -58,4 +58,3 @@ def test_claims_name_their_estimand_unit_and_margin():
     assert finding.about(CLAIM) == "the relative distance, zero - one"
     assert finding.about(CLAIM | {"unit": "nats"}) == "the relative distance, zero - one (nats)"
     assert finding.about(CLAIM | {"goal": "non-inferiority"}) == "the relative distance, zero - one (margin 0.05)"
-    assert finding.about(EARLIER) == "relative distance"

@@ -197,17 +197,6 @@ def test_resume_takes_the_configuration_of_the_run(here):
     assert read("--out", "run", "--resume", *flags) == dataclasses.replace(started, **free)
 
 
-def test_a_run_of_an_earlier_version_that_names_a_removed_setting_is_resumed(here):
-    """The setting had no effect on results: it is ignored in files, such as config.yaml of the run, and its flag is unknown."""
-    make_run(here / "run", steps=50, bits=4)
-    started = read("--out", "run", "--resume")
-    with (here / "run" / "config.yaml").open("a") as file:
-        file.write("figure_style: published\n")
-    assert read("--out", "run", "--resume", "--config", "run/config.yaml") == started
-    with pytest.raises(BadInput, match="unknown option '--figure_style'"):
-        read("--figure_style", "published")
-
-
 @pytest.mark.parametrize(
     ("line", "differences"),
     [

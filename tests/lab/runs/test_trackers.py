@@ -8,21 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from claim_rows import CLAIM
 from corpora import ROOT
 from directories import here, make_run, refused
 from event_readers import points, texts
 from processes import end, start, wait_until
 
-from tiejax.lab.runs import manifest, resume
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.runs.trackers import Tracker, points_of
 from tiejax.lab.studies.exor.settings import STUDY, Settings
-from tiejax.lab.studies.text_mlm import settings as text_mlm
 
 __all__ = ["here", "refused"]  # fixtures
 STAND_INS = Path(__file__).parents[2] / "stand_ins"
-CLAIM = {"id": "a/b", "verdict": "supported", "estimate": 0.5, "interval": [0.25, 0.75], "p_adjusted": 0.01, "n": 8}
+ROW = CLAIM | {"id": "a/b", "estimate": 0.5, "interval": [0.25, 0.75]}
 
 
 @pytest.fixture
@@ -112,7 +110,7 @@ def test_a_resumed_run_continues_the_run_of_the_tracker(tmp_path, received, name
     run, tracker = opened(tmp_path / "run", name)
     tracker.add("second", {step: steps[step] for step in (0, 10)})
     tracker.add("second", {20: steps[20], 30: {"loss/tied": 30.0}})
-    tracker.end([CLAIM])
+    tracker.end([ROW])
     tracker.__exit__(None, None, None)
     run.release()
     words = "supported (0.5, 95 % interval 0.25 to 0.75, n = 8)"
@@ -158,7 +156,7 @@ def test_a_failing_tracker_is_one_warning(tmp_path, received, monkeypatch, when)
     _, tracker = opened(path, "wandb", warnings.append)
     for step in range(3):
         tracker.add("", {step: {"loss": 1.0}})
-    tracker.end([CLAIM])
+    tracker.end([ROW])
     (warning,) = warnings
     assert warning.startswith("--tracker wandb: ")
     assert warning.endswith("; the run goes on without it")
@@ -196,27 +194,6 @@ with trackers.Tracker() as tracker:
 sys.exit(bool({"wandb", "aim", "tensorboardX"} & set(sys.modules)))
 """
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
-@pytest.mark.parametrize("asked", [True, False])
-def test_a_run_that_was_started_with_the_setting_tensorboard_is_resumed(tmp_path, asked):
-    """Checkpoints of the run name its settings as they were, so run.json keeps them."""
-    out, study = tmp_path / "run", text_mlm.STUDY
-    settings = text_mlm.Settings(out=str(out), data_dir=str(tmp_path)).resolved()
-    old = manifest.settings_of(settings, study.may_change) | {"tensorboard": asked}
-    RunDirectory.reserve(study, settings, resume=False, overwrite=False).release()
-    manifest.Manifest(study.name, old).write(out)
-    identity = manifest.read(out).identity_in("checkpoints")
-    config = yaml.safe_load((out / "config.yaml").read_text())
-    del config["tracker"]
-    (out / "config.yaml").write_text(yaml.safe_dump(config | {"tensorboard": asked}, sort_keys=False))
-    request = resume.read(study, ["--out", str(out), "--resume"])
-    assert request.settings.tracker == ("tensorboard" if asked else "none")
-    run = RunDirectory.reserve(study, request.settings, resume=True, overwrite=False)
-    assert run.manifest.identity_in("checkpoints") == identity
-    run.release()
-    other = resume.read(study, ["--out", str(out), "--resume", "--tracker", "aim"])
-    assert other.settings.tracker == "aim"
 
 
 @pytest.mark.slow

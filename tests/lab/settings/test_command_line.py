@@ -13,9 +13,7 @@ from processes import EXPERIMENTS, SCRIPT, Ended, assert_refused, command_here, 
 
 from tiejax.lab.settings.command_line import BadInput, field_docs, parse
 from tiejax.lab.studies.exor.settings import STUDY, Settings
-from tiejax.lab.studies.layer_tying import settings as layer_tying
 from tiejax.lab.studies.text_mlm import settings as text_mlm
-from tiejax.lab.studies.untying import settings as untying
 
 __all__ = ["here", "refused"]  # fixtures
 
@@ -232,19 +230,6 @@ for line in ("--heads 3", "--out run", "--config files/type.yaml", "--out files/
 def test_flags_override_the_file_in_any_order(here, parts):
     config = read(*itertools.chain(*parts))
     assert (config.steps, config.bits, config.seeds) == (7, 4, [3, 7, 11])
-
-
-@pytest.mark.parametrize(
-    ("study", "name", "value"),
-    [(layer_tying.STUDY, "processes_per_device", 8), (STUDY, "graph_loops", "true"), (untying.STUDY, "graph_loops", "false")],
-)
-def test_settings_of_earlier_versions_are_ignored_where_they_changed_no_result(here, study, name, value):
-    """A run of an earlier version can be resumed; the flag itself is unknown."""
-    (here / "config.yaml").write_text(f"{name}: {value}\nsteps: 30\n")
-    assert parse(study.settings, study.command, ["--config", "config.yaml"])[0].steps == 30
-    (here / "config.yaml").write_text(f"{name}: many\n")
-    with pytest.raises(BadInput, match=f"unknown field '{name}'"):
-        parse(study.settings, study.command, ["--config", "config.yaml"])
 
 
 def test_a_later_file_overrides_an_earlier_one(here):

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.commands.studies import NAMES, load
-from tiejax.lab.reporting.finding import EARLIER, VERDICTS, is_claims, tally
+from tiejax.lab.reporting.finding import VERDICTS, is_claims, tally
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, differing, read, settings_of
-from tiejax.lab.runs.run_directory import RESULTS, RESULTS_FORMAT, RunDirectory
+from tiejax.lab.runs.run_directory import RESULTS, RunDirectory
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.checks import looks_up_to, seed_list
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -37,8 +37,7 @@ COMMAND = CommandLine(
     "contradicted or undecided.",
     example="Example: PROGRAM runs/exor.",
     switches={
-        "json": "print a JSON array with an object for each run (path, study, state, settings, parts, looks, claims, format, "
-        "damage)"
+        "json": "print a JSON array with an object for each run (path, study, state, settings, parts, looks, claims, damage)"
     },
     positional=("folder",),
 )
@@ -51,9 +50,8 @@ class Listed:
     study: None if it is unknown. state: "finished" or "unfinished", None if it is unknown. settings: those that differ from
     the defaults of the study. parts: number of seeds of each part that has begun, None if all seeds train together. looks:
     numbers of seeds at which claims are tested with --until decided, otherwise None. claims: number of claims with each
-    verdict, exploratory ones included, None if there are no results or the study makes no claims. format: that of the results,
-    None without results; in format 1, claims were tested by the rules of an earlier version. damage: which file cannot be used
-    and what to do, None if no damage was found.
+    verdict, exploratory ones included, None if there are no results or the study makes no claims. damage: which file cannot be
+    used and what to do, None if no damage was found.
     """
 
     path: str
@@ -63,7 +61,6 @@ class Listed:
     parts: list[int] | None = None
     looks: list[int] | None = None
     claims: dict[str, int] | None = None
-    format: int | None = None
     damage: str | None = None
 
 
@@ -120,7 +117,6 @@ def describe(folder: Path) -> Listed:
         return dataclasses.replace(run, damage=str(reason).removeprefix(f"{folder}/"))
     if results is None:
         return run
-    run = dataclasses.replace(run, format=results.get("format", 1))
     # The claims in the results of `compare` are those of the compared runs.
     claims = None if manifest.study == "compare" else results.get("claims")
     if not is_claims(claims):
@@ -146,7 +142,7 @@ def lines(run: Listed) -> Iterator[str]:
         yield f"    {run.damage}"
     if run.claims is not None:
         counts = tally([{"verdict": verdict} for verdict, count in run.claims.items() for _ in range(count)])
-        yield f"    {counts}" if run.format == RESULTS_FORMAT else f"    {counts.removesuffix('.')} ({EARLIER})."
+        yield f"    {counts}"
 
 
 def parts_and_looks(manifest: Manifest) -> tuple[list[int] | None, list[int] | None]:
@@ -167,8 +163,4 @@ def changed_settings(manifest: Manifest) -> dict[str, Any]:
     with contextlib.suppress(BadInput):  # some settings have no default
         default = default.resolved()
     found = differing([manifest.settings, settings_of(default, study.may_change)])
-    return {
-        name: value
-        for name, (value, _) in found.items()
-        if name in manifest.settings and name not in {*getattr(default, "RENAMED", ()), *getattr(default, "REMOVED", ())}
-    }
+    return {name: value for name, (value, _) in found.items() if name in manifest.settings}

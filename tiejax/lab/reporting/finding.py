@@ -16,12 +16,6 @@ PAIRS = tuple(re.compile(rf"(.+){begin}({one}) - ({one}){end}") for begin, one, 
     (", ", "(?:(?! - )[^(),])+", ""),
 ))  # fmt: skip
 LESS = re.compile(r"(.+?),? \(?less ([\d.]+)\)?")
-EARLIER = "earlier rules"  # the rules by which rows of results.json of earlier formats were tested
-
-
-def is_current(row: Mapping[str, Any]) -> bool:
-    """Return whether a claim was tested by the present rules; rows of earlier versions have no `one_arm`."""
-    return "one_arm" in row
 
 
 def opening(row: Mapping[str, Any]) -> str:
@@ -107,7 +101,7 @@ def openings(claims: Sequence[Mapping[str, Any]], ids: Sequence[str], lead: str 
 def gate_sentences(results: Mapping[str, Any]) -> tuple[str, str]:
     """Return why no claim is tested, or "", and how models of masked tokens compare with bigram models.
 
-    results: of a run with `gate` and `bigram`, the losses of its bigram models by name; both are "" for earlier runs.
+    results: of a run with `gate` and `bigram`, the losses of its bigram models by name; both are "" without them.
     """
     if "bigram" not in results:
         return "", ""
@@ -148,7 +142,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     return [
         number(row["estimate"]),
         interval_words(row["interval"]),
-        interval_words(row.get("interval_adjusted")),
+        interval_words(row["interval_adjusted"]),
         number(row["p_adjusted"]),
         str(row["n"]),
     ]
@@ -156,13 +150,11 @@ def cells(row: Mapping[str, Any]) -> list[str]:
 
 def with_unit(value: float | None, row: Mapping[str, Any]) -> str:
     """Format a number with the unit of a claim."""
-    return f"{number(value)} {row.get('unit', '')}".rstrip()
+    return f"{number(value)} {row['unit']}".rstrip()
 
 
 def about(row: Mapping[str, Any]) -> str:
     """Describe the estimated quantity of a claim: its estimand, unit and margin, if the claim is about a margin."""
-    if "kind" not in row:
-        return str(row["statistic"])
     margin = "" if row["goal"] == "difference" else f"margin {number(row['margin'])}"
     more = ", ".join(filter(None, [row["unit"], margin]))
     return f"{row['estimand']} ({more})" if more else str(row["estimand"])
@@ -202,9 +194,9 @@ def not_decided(row: Mapping[str, Any]) -> str:
 
 def is_equivalent(row: Mapping[str, Any]) -> bool:
     """Return whether the claim that the mean difference is closer to 0 than its margin is supported."""
-    if row.get("goal") == "equivalence":
+    if row["goal"] == "equivalence":
         return bool(row["verdict"] == "supported")
-    return row["verdict"] != "exploratory" and (row.get("equivalence") or {}).get("verdict") == "supported"
+    return row["verdict"] != "exploratory" and (row["equivalence"] or {}).get("verdict") == "supported"
 
 
 def estimate_words(row: Mapping[str, Any], unit: bool = True) -> str:
@@ -232,7 +224,7 @@ def later_words(row: Mapping[str, Any], look: int, holds: bool) -> str:
 
     holds: whether the estimates of all seeds agree with the decision.
     """
-    if look >= row.get("last_look", look):
+    if look >= row["last_look"]:
         return ""
     return f" with {look:,}" + ("" if holds else f"; all {row['n']:,} do not bear it out")
 
@@ -249,12 +241,7 @@ def agrees(row: Mapping[str, Any]) -> bool:
 
 
 def remarks(row: Mapping[str, Any]) -> str:
-    """Return what an undecided claim would take, and its note; "" if there is nothing to say.
-
-    A claim that was tested by the rules of an earlier version says so.
-    """
-    if "kind" not in row:
-        return "Tested by earlier rules."
+    """Return what an undecided claim would take, and its note; "" if there is nothing to say."""
     parts = []
     if row["verdict"] == "undecided":
         parts.append(f"sign {undecided(row)}" if is_equivalent(row) else undecided(row))
@@ -265,7 +252,7 @@ def remarks(row: Mapping[str, Any]) -> str:
         parts.append(f"decided{later}; estimate and intervals are those of all {row['n']:,}")
     if is_equivalent(row) and row["goal"] == "difference":
         parts.append(f"closer to 0 than the margin, {with_unit(row['margin'], row)} (tested in a family of its own)")
-    if row.get("skewness") is not None:
+    if row["skewness"] is not None:
         parts.append(f"skewness {number(row['skewness'])}, so bootstrap-t must reject as well as sign flips")
     if row["note"]:
         parts.append(row["note"])

@@ -120,13 +120,12 @@ def settings_of(settings: Any, free: Sequence[str]) -> dict[str, Any]:
 
 
 def with_later(settings: Mapping[str, Any], default: Any, free: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a run in the present version: with the defaults of later settings, without former ones.
+    """Return the settings of a run in the present version: with the defaults of later settings.
 
     settings: those of a manifest. default: the settings of the study with all defaults. free: as in `settings_of`.
     """
     later = {name: value for name, value in settings_of(default, free).items() if name not in settings}
-    former = {*getattr(default, "RENAMED", ()), *getattr(default, "REMOVED", ())}
-    return later | {name: value for name, value in settings.items() if name not in former}
+    return {**later, **settings}
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

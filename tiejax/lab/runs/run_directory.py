@@ -25,7 +25,7 @@ from tiejax.training.records import FOLDER as RECORDS
 
 CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
 METRICS, REPORT, FIGURES = "metrics.npz", "report.html", "figures"
-# Increased whenever the rules change by which claims are tested. Files without a format have format 1.
+# Increased whenever the rules change by which claims are tested.
 RESULTS_FORMAT = 3
 # Errors for paths that cannot exist, regardless of disk space and permissions.
 IMPOSSIBLE_PATH = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
@@ -153,10 +153,9 @@ class RunDirectory:
         found = json.loads((path / RESULTS).read_bytes())
         if not isinstance(found, dict):
             raise BadInput(f"{path / RESULTS}: contains no results")
-        if found.get("format", 1) not in range(1, RESULTS_FORMAT + 1):
+        if (form := found.get("format")) != RESULTS_FORMAT:
             raise BadInput(
-                f"{path / RESULTS}: expected format 1 to {RESULTS_FORMAT}, got {cut(found['format'])}; use the version of "
-                "tiejax that wrote it"
+                f"{path / RESULTS}: expected format {RESULTS_FORMAT}, got {cut(form)}; use the version of tiejax that wrote it"
             )
         return found
 

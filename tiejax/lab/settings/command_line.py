@@ -18,7 +18,7 @@ import shlex
 import sys
 import types
 import typing
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -348,7 +348,6 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
         return {}
     if not isinstance(values, dict):
         raise BadInput(f"--config {file}: expected lines `field: value`, got a {type(values).__name__}")
-    values, as_text = (_renamed(config_class, each, values) for each in (values, as_text))
     names = [field.name for field in dataclasses.fields(config_class)]
     for name in values:
         if name not in names:
@@ -367,24 +366,6 @@ def _read_file(file: str, config_class: type, parser: jsonargparse.ArgumentParse
     except jsonargparse.ArgumentError as error:
         raise BadInput(f"--config {file}: {_explain(str(error), config_class, None)}") from None
     return values
-
-
-def _renamed(config_class: type, values: Mapping[str, Any], originals: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a file with fields of earlier versions under their present names, unless these are given as well.
-
-    originals: the values as they were read, which decide what a field of an earlier version says.
-    """
-    renamed: Mapping[str, tuple[str, Mapping[Any, Any]]] = getattr(config_class, "RENAMED", {})
-    former: Mapping[str, Container[Any]] = getattr(config_class, "REMOVED", {})  # name -> the values that are ignored
-    removed = [name for name, ignored in former.items() if values.get(name) in ignored]
-    kept = {name: value for name, value in values.items() if name not in renamed and name not in removed}
-    for old, (new, meanings) in renamed.items():
-        if old in originals:
-            if not isinstance(originals[old], bool):
-                kept[old] = values[old]  # reported as an unknown field
-            else:
-                kept.setdefault(new, meanings[originals[old]])
-    return kept
 
 
 def _as_written(value: Any, text: Any, kind: Any) -> Any:

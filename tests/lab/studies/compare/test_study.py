@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from claim_rows import CLAIM, EARLIER, EXPLORATORY
+from claim_rows import CLAIM, EXPLORATORY
 from directories import make_run
 from pictures import is_a_picture
 from processes import tree
@@ -88,12 +88,11 @@ def test_runs_are_compared(tmp_path, runs, capsys, drawn):
         assert words in page
 
 
-def test_effects_are_standardised_means_and_earlier_claims_have_none(tmp_path, runs):
+def test_effects_are_standardised_means(tmp_path, runs):
     _, results = compared(tmp_path, runs)
     assert results["claims"][0]["rows"][0]["effect"] == pytest.approx(
         np.mean([0.2, 0.3, 0.5]) / np.std([0.2, 0.3, 0.5], ddof=1)
     )
-    assert effect(EARLIER) is None
     assert effect(CLAIM | {"differences": [1.0, 1.0]}) is None
 
 
@@ -110,13 +109,6 @@ def test_exploratory_claims_are_compared_apart(tmp_path, runs):
     apart = page[page.index("Exploratory, estimated but not tested") :]
     assert "<td>0.7 (0.1 to 0.5), n 8</td>" in apart[: apart.index("</table>")]
     assert page.count("first-look") == 1
-
-
-def test_verdicts_by_earlier_rules_are_marked(tmp_path, runs):
-    old = make_run(tmp_path / "old", finished=True, results=body(EARLIER | {"id": "both"}), seeds=3)
-    out, results = compared(tmp_path, [runs[0], old])
-    assert "By earlier rules: 1 of 4 verdicts." in finding(results)[0]
-    assert "supported (earlier rules)" in (out / "report.html").read_text()
 
 
 def test_a_comparison_as_json(tmp_path, runs, capsys):

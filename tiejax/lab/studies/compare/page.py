@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tiejax.lab.reporting import figures
-from tiejax.lab.reporting.finding import EARLIER, about, is_current, opening
+from tiejax.lab.reporting.finding import about, opening
 from tiejax.lab.reporting.page import RunOnPage, render
 from tiejax.lab.reporting.words import Table, counted, interval_words, number
 from tiejax.system.visible import visible
@@ -52,9 +52,6 @@ def finding(results: Mapping[str, Any]) -> list[str]:
         words.append(f"Decided in some runs and undecided in others: {counted(partly, 'claim')}.")
     if alone := len(claims) - len(shared):
         words.append(f"Not made by all runs: {counted(alone, 'claim')}.")
-    rows = [row for claim in claims for row in claim["rows"] if row is not None]
-    if earlier := sum(not is_current(row) for row in rows):
-        words.append(f"By {EARLIER}: {earlier} of {counted(len(rows), 'verdict')}.")
     differ = ", ".join(results["settings"])
     across = [opening(row) for row in results["across"]]
     return [*across, " ".join(words), f"The runs differ in {differ}." if differ else "The runs have the same settings."]
@@ -75,17 +72,17 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
 
 def _line(claim: Mapping[str, Any]) -> list[str]:
     """Return a row of the table: the claim with its estimand, and the result of each run."""
-    described = next((row for row in claim["rows"] if row is not None and is_current(row)), None)
-    return [f"{claim['id']}: {about(described)}" if described else claim["id"], *map(_cell, claim["rows"])]
+    described = next(row for row in claim["rows"] if row is not None)
+    return [f"{claim['id']}: {about(described)}", *map(_cell, claim["rows"])]
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "-"
     interval = f" ({interval_words(row['interval'])})" if row["interval"] else ""
-    adjusted = f", adjusted {interval_words(row['interval_adjusted'])}" if row.get("interval_adjusted") else ""
+    adjusted = f", adjusted {interval_words(row['interval_adjusted'])}" if row["interval_adjusted"] else ""
     tested = f", p {number(row['p_adjusted'])}" if row["p_adjusted"] is not None else ""
-    verdict = "" if row["verdict"] == "exploratory" else f", {row['verdict']}{'' if is_current(row) else f' ({EARLIER})'}"
+    verdict = "" if row["verdict"] == "exploratory" else f", {row['verdict']}"
     return f"{number(row['estimate'])}{interval}{adjusted}{tested}, n {row['n']}{verdict}"
 
 

@@ -99,7 +99,7 @@ def compare_claims(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
     def row(claim: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if claim is None:
             return None
-        return {field: claim[field] for field in CLAIM_FIELDS if field in claim} | {"effect": effect(claim)}
+        return {field: claim[field] for field in CLAIM_FIELDS} | {"effect": effect(claim)}
 
     return [
         {"id": name, "statement": statement, "rows": [row(claims.get(name)) for claims in by_run]}
@@ -108,11 +108,8 @@ def compare_claims(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
 
 
 def effect(claim: Mapping[str, Any]) -> float | None:
-    """Return the mean of a claim's differences over their standard deviation; None without variance or differences.
-
-    Claims of earlier versions have no differences in results.json.
-    """
-    differences = np.asarray(claim.get("differences", []), dtype=float)
+    """Return the mean of a claim's differences over their standard deviation; None without variance or differences."""
+    differences = np.asarray(claim["differences"], dtype=float)
     if len(differences) < 2 or is_constant(differences):
         return None
     return float(differences.mean() / differences.std(ddof=1))

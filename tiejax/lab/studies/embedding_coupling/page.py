@@ -70,7 +70,7 @@ def _shapes(results: Mapping[str, Any]) -> Table:
         ]
         for name, fields in shapes.items()
     ]
-    of_bigram = results.get("bigram", {}).items()  # runs of earlier versions have none
+    of_bigram = results.get("bigram", {}).items()  # a checkpoint has none
     rows += [[f"bigram, {name}", *["-"] * (len(columns) - 3), f"{loss:.4f}", "-"] for name, loss in of_bigram]
     return columns, rows
 

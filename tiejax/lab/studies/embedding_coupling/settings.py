@@ -93,8 +93,6 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
             collectives between CPU devices can deadlock)
     """
 
-    REMOVED = {"plan": (None,), "memory": (None,)}  # noqa: RUF012, a constant
-
     languages: dict[str, list[str]] | None = None
     language_exponent: float = 0.5
     cipher: bool = False

@@ -112,8 +112,6 @@ class Settings(
             runs/exor/VARIANT-MODEL-SIZE)
     """
 
-    REMOVED = {"graph_loops": (False, True), "figure_style": ("seeds", "published")}  # noqa: RUF012, a constant
-
     variant: Literal["main", "dh", "no-dh", "half"] | None = None
     variants: list[str] = dataclasses.field(default_factory=list)
     arms: list[str] = dataclasses.field(default_factory=list)

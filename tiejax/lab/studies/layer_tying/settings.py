@@ -138,7 +138,6 @@ class Settings(
 
     SEEDS = 1
     LOOKS = (10, 16, 24)  # type: ignore[assignment]
-    REMOVED = {"processes_per_device": range(1, 65)}  # noqa: RUF012, a constant
 
     validation: list[str] = dataclasses.field(default_factory=list)
     test: list[str] = dataclasses.field(default_factory=list)

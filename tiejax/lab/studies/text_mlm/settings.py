@@ -87,9 +87,6 @@ class Settings(
             member must still fit on one device
     """
 
-    # Fields of earlier versions, name -> (name now, value -> value now). Not annotated: it is no setting.
-    RENAMED = {"tensorboard": ("tracker", {True: "tensorboard", False: "none"})}  # noqa: RUF012, a constant
-
     max_length: int = 128
     min_length: int = 4
     rows_are_sentences: bool = False
