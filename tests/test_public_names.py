@@ -1,4 +1,4 @@
-"""The public names of `tiejax`, and the former names that still work."""
+"""The public names of `tiejax`."""
 
 import importlib
 import re
@@ -11,7 +11,6 @@ import pytest
 
 import tiejax
 from tiejax import _lazy, lab, nnx
-from tiejax.tying.tie import FORMER_SOURCE
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,34 +42,6 @@ assert not modules, modules
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("former", _lazy.MOVED_NAMES)
-def test_former_names_warn_where_they_are_used_and_say_when_they_go(former):
-    (package, name), (new_package, new_name) = (path.rsplit(".", 1) for path in (former, _lazy.MOVED_NAMES[former]))
-    module = importlib.import_module(package)
-    expected = rf"^{re.escape(former)} is now {re.escape(_lazy.MOVED_NAMES[former])}; the former name goes in 0\.8$"
-    with pytest.warns(DeprecationWarning, match=expected) as caught:
-        found = getattr(module, name)
-    assert [warning.filename for warning in caught] == [__file__]
-    assert found is getattr(importlib.import_module(new_package), new_name)
-    assert name not in module.__all__
-
-
-def test_the_former_value_of_a_gradient_warns():
-    """In a process of its own, where the types of arguments are not checked."""
-    ended = run_python("from tiejax import Tie; print(Tie('a', 'b', gradient='owner') == Tie('a', 'b', gradient='source'))")
-    assert (ended.returncode, ended.stdout) == (0, "True\n")
-    assert ended.stderr.splitlines()[0] == (  # Python 3.13 shows the line of code as well
-        "<string>:1: DeprecationWarning: gradient='owner' of a Tie is now 'source'; the former value goes in 0.8"
-    )
-
-
-def test_no_former_name_outlives_its_version():
-    """In the version `GONE_IN`, empty `_lazy.MOVED_NAMES`, remove `tying.tie.FORMER_SOURCE`, and name a later version."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    present, gone = (tuple(map(int, version.split(".")[:2])) for version in (project["version"], _lazy.GONE_IN))
-    assert present < gone
-
-
 def test_the_reference_lists_what_is_public_and_nothing_private():
     """As docs/stability.md says."""
     pages = [*(ROOT / "docs").glob("reference*.md"), *(ROOT / "docs" / "reference").glob("*.md")]
@@ -83,14 +54,6 @@ def test_the_reference_lists_what_is_public_and_nothing_private():
             assert name in importlib.import_module(module).__all__
 
 
-def test_the_page_on_stability_lists_every_deprecated_name():
-    page = (ROOT / "docs" / "stability.md").read_text()
-    rows = re.findall(r"^\| (`tiejax.*|`Tie.*) \| .+ \| (\S+?)(?:;.*)? \|$", page, re.MULTILINE)
-    assert [goes for _, goes in rows] == [_lazy.GONE_IN] * 3
-    former = {name for names, _ in rows for name in re.findall(r"`([^`]+)`", names)}
-    assert former == {*_lazy.MOVED_NAMES, f'Tie(gradient="{FORMER_SOURCE}")'}
-
-
 WITHOUT_LAB = """
 import pydoc
 import sys
@@ -100,16 +63,15 @@ from tiejax import *
 assert {name for name in tiejax.__all__ if name in globals()} == set(tiejax.__all__) <= set(dir(tiejax))
 assert "clip_by_global_norm(" in pydoc.plain(pydoc.render_doc("tiejax")) and pydoc.render_doc("tiejax.lab")
 from tiejax import lab
-for module in (tiejax, lab):
-    assert not hasattr(module, "Ensemble") and not hasattr(module, "none")
-    try:
-        module.Ensemble
-    except AttributeError as error:
-        print(error)
-    try:
-        exec(f"from {module.__name__} import Ensemble")
-    except ModuleNotFoundError as error:
-        print(error)
+assert not hasattr(lab, "Ensemble") and not hasattr(lab, "none")
+try:
+    lab.Ensemble
+except AttributeError as error:
+    print(error)
+try:
+    from tiejax.lab import Ensemble
+except ModuleNotFoundError as error:
+    print(error)
 """
 
 
@@ -117,7 +79,7 @@ def test_without_the_lab_its_names_are_missing_and_name_the_extra():
     ended = run_python(WITHOUT_LAB)
     missing = "tiejax.lab.Ensemble needs the extra `lab`: pip install 'tiejax[lab]' (optax is not installed)"
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == [missing] * 4
+    assert ended.stdout.splitlines() == [missing] * 2
 
 
 MODULE_WITHOUT_LAB = """

@@ -51,8 +51,6 @@ def metrics_of(seeds=10, sets=BOTH, unrelated=40, change=CHANGE, equal=None):
         "step": np.arange(RECORDS) * 100,
         "distance_input": np.stack([distance("input"), tied]),
         "distance_output": np.stack([distance("output"), tied]),
-        "norm_input": np.full(shape, 3.0),
-        "norm_output": np.full(shape, 2.0),
         "train_loss": np.full(shape, 4.5),
         "train_accuracy": np.full(shape, 0.25),
         "finite": np.ones(shape, bool),

@@ -32,10 +32,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return _version()
-    former = f"{__name__}.{name}"
-    return _lazy.load_moved(former) if former in _lazy.MOVED_NAMES else _load(name)
+    return _version() if name == "__version__" else _load(name)
 
 
 def _version() -> str:

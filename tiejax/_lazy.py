@@ -1,11 +1,9 @@
 """Public names that are imported when they are first used, listed in the stub `__init__.pyi` of their package.
 
-Also the errors of imports for which an extra is missing, and the warnings of former names.
+Also the errors of imports for which an extra is missing.
 """
 
-import importlib
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from importlib import resources
 from importlib.abc import MetaPathFinder
@@ -17,16 +15,6 @@ import lazy_loader
 
 # Modules of the extra `tfds`; every other dependency that can be missing is one of the extra `lab`.
 OF_TFDS = ("tensorflow_datasets", "array_record", "importlib_resources")
-
-# Public names by their former names. A use of one warns; the table is emptied in the version `GONE_IN`.
-MOVED_NAMES = {
-    **{
-        f"tiejax.{name}": f"tiejax.lab.{name}"
-        for name in ("Ensemble", "EnsembleState", "Phase", "Recorder", "diagnose", "train")
-    },
-    "tiejax.tying.places": "tiejax.tying.slots",
-}
-GONE_IN = "0.8"
 
 # Errors of public names whose dependency is missing. `from package import name` drops the message of an AttributeError and then
 # looks for a module of that name, so `Missing` raises these.
@@ -43,8 +31,6 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         load, names, public = lazy_loader.attach_stub(package, str(stub))
 
     def load_or_explain(name: str) -> Any:
-        if f"{package}.{name}" in MOVED_NAMES:
-            return load_moved(f"{package}.{name}")
         try:
             return load(name)
         except ModuleNotFoundError as error:
@@ -53,15 +39,6 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
         raise AttributeError(str(missing))
 
     return load_or_explain, names, public
-
-
-def load_moved(name: str) -> Any:
-    """Return the object of a former name in `MOVED_NAMES`, with a DeprecationWarning at the caller of the caller."""
-    package, _, attribute = MOVED_NAMES[name].rpartition(".")
-    found = getattr(importlib.import_module(package), attribute)
-    message = f"{name} is now {MOVED_NAMES[name]}; the former name goes in {GONE_IN}"
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
-    return found
 
 
 def needs(error: ModuleNotFoundError) -> str:
@@ -80,7 +57,7 @@ class Missing(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return None, so that other finders look for the module."""
-        if missing := _MISSING.get(MOVED_NAMES.get(fullname, fullname)):
+        if missing := _MISSING.get(fullname):
             raise missing
         return None
 

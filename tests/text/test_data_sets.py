@@ -79,8 +79,14 @@ class Labelled(Fables):
         "label": tfds.features.ClassLabel(names=["short", "long"]),
     }
 
+    texts: ClassVar[dict[str, list[str]]] = {
+        "train": ["One.", "?", "Two, café."],
+        "test": ["Three.", "?"],
+        "unlabelled": ["?", "?"],
+    }
+
     def example(self, text):
-        return {"text": text, "label": int(len(text) > 5)}
+        return {"text": text, "label": -1 if text == "?" else int(len(text) > 5)}
 
 
 def prepared(builder: type[Fables], folder: Path) -> Path:
@@ -100,6 +106,7 @@ def no_temporary_folders(tmp_path_factory, monkeypatch):
 
 
 def test_labelled_sentences(tmp_path):
+    """Rows without a label are dropped, and a split that has no other rows."""
     prepared(Labelled, tmp_path)
     found = labelled_data_set.read_splits("tfds:labelled", "text", "label", str(tmp_path))
     named = {split: [(row.text, row.labels) for row in rows] for split, rows in found.items()}

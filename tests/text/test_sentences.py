@@ -126,6 +126,13 @@ def test_unusable_text(text, tmp_path):
     refused(text.read_text(), "vocab_size 8: expected at least ", vocab_size=8)
     (tmp_path / "vocab.txt").write_text("[UNK]\na\n")
     refused(text.read_text(), "tokenizer: the vocabulary has no [PAD], [CLS]", tokenizer=str(tmp_path / "vocab.txt"))
+    (tmp_path / "split").mkdir()
+    for name in ("train", "valid", "test"):
+        (tmp_path / "split" / f"{name}.txt").write_text("Abc de.")
+    with pytest.raises(
+        CorpusError, match=r"is split into files for training, validation and test, but .*; name one of the files$"
+    ):
+        sentences.prepare([str(tmp_path / "split")], folder=tmp_path / "data", **SETTINGS)
     (tmp_path / "bad.txt").write_text("Abc de fg.\n\n" * 4)
     few = sentences.prepare([str(tmp_path / "bad.txt")], folder=tmp_path / "data", **SETTINGS | {"min_length": 3})
     assert [len(few.split(name).offsets) - 1 for name in SPLITS] == [2, 1, 1]

@@ -89,12 +89,20 @@ def test_folder_with_a_file_per_stream(split_corpus, tmp_path):
     assert prepare([moved], tmp_path / "data").fingerprint == found.fingerprint
     for file, name in names.items():
         (moved / name).rename(moved / file)
-    # Two files for a stream are ambiguous; without a file for one of the three, the folder is an ordinary corpus.
+    for name in ("val.txt", "eval.txt"):
+        (moved / "dev.md").rename(moved / name)
+        assert prepare([moved], tmp_path / "data").fingerprint == found.fingerprint
+        (moved / name).rename(moved / "dev.md")
+    # Two files for a stream are ambiguous; with one file of the three the folder is an ordinary corpus, with two it is refused.
     (moved / "valid.txt").write_text("More.")
     with pytest.raises(CorpusError, match=r"^corpus .*: contains dev\.md and valid\.txt, but only one can be the validation"):
         prepare([moved], tmp_path / "data")
     (moved / "valid.txt").unlink()
     (moved / "dev.md").unlink()
+    words = r"^corpus .*: contains train\.txt\.gz and test\.text, but no validation file; add it, or name the files$"
+    with pytest.raises(CorpusError, match=words):
+        prepare([moved], tmp_path / "data")
+    (moved / "test.text").unlink()
     assert prepare([moved], tmp_path / "data").facts["ends"] == [8, 9, 10]
 
 

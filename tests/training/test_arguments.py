@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from tiejax.training import Ensemble, Phase, train
+from tiejax.training import Ensemble, Phase, Scanned, Vmapped, make_step, train
 from tiejax.training.keys import check_seeds
 from tiejax.tying import Slice, Tie, TieError
 
@@ -119,3 +119,24 @@ def test_one_column_for_all_ties():
         arm_ties=[[True]],
     )
     sliced.check(sliced.start([0, 1]))
+
+
+@pytest.mark.parametrize("max_norm", [0, -1.0, float("nan")])
+def test_a_norm_that_clips_everything_is_refused(max_norm):
+    with pytest.raises(ValueError, match="max_norm: expected a number > 0, or None to clip nothing"):
+        ensemble(max_norm=max_norm)
+    with pytest.raises(ValueError, match="max_norm: expected a number > 0, or None to clip nothing"):
+        make_step(optax.sgd(0.1), ensemble().loss, (), max_norm)
+
+
+def test_numbers_of_numpy_and_of_no_seeds():
+    assert type(ensemble(steps=np.int64(2)).steps) is int
+    for kind in (Vmapped, Scanned):
+        with pytest.raises(ValueError, match="at_once: expected at least 1 seed, or None for all, got 0"):
+            kind(0)
+
+
+def test_members_to_start_from_whose_tied_leaves_differ_are_refused():
+    untied = ensemble(arm_ties=[[False], [False]]).start([4]).state
+    with pytest.raises(TieError, match="tie a -> b: the leaves of arm 1 differ although they are tied"):
+        train(ensemble(), [4], start=untied)

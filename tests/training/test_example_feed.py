@@ -98,3 +98,13 @@ def test_examples_that_a_seed_sees():
 def test_feeds_that_cannot_be_read(feed, words):
     with pytest.raises(ValueError, match=words):
         next(feed.open([(7, 0)], range(1), 1, 0))
+
+
+def test_a_function_may_use_its_buffer_again():
+    buffer = np.zeros((2, 1))
+
+    def make(seed, step):
+        buffer[:] = 10 * seed + step
+        return buffer
+
+    assert stream(FunctionFeed(make, window=3), [7, 8], 2)[..., 0].tolist() == [[*range(70, 76)], [*range(80, 86)]]

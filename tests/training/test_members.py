@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from tiejax import training
+from tiejax import training, tying
 from tiejax.training import EnsembleState, Scanned, Unrolled, Vmapped
 from tiejax.training.members import join_members, join_on_host, split_members, split_on_host
 from tiejax.training.sources import ExampleFeed
@@ -164,3 +164,51 @@ def test_a_training_is_continued_with_its_own_seeds_and_steps(tmp_path, steps, s
         training.train(ensemble_of(7), [1, 2], checkpoints())
     again = training.train(ensemble_of(7), [1, 2], checkpoints(), resume=True)
     np.testing.assert_array_equal(again.members.state.params["w"], whole.members.state.params["w"])
+
+
+def test_a_loop_that_is_left_early_has_the_members_of_its_last_chunk_and_goes_on(tmp_path):
+    whole = training.train(ensemble_of(9), [1, 2])
+    begun = training.Training(ensemble_of(9), [1, 2])
+    begun.compile()
+    for chunk in begun.chunks(chunk_s=1e-9):
+        if chunk.step >= 4:
+            break
+    left = begun.result()
+    assert not left.finished
+    assert int(left.members.cursor) == chunk.step
+    first = training.train(ensemble_of(chunk.step), [1, 2])
+    np.testing.assert_array_equal(left.members.state.params["w"], first.members.state.params["w"])
+    assert left.records["record"]["step"].tolist() == list(range(0, chunk.step, 3))
+    for _ in begun.chunks():
+        pass
+    ended = begun.result()
+    np.testing.assert_array_equal(ended.members.state.params["w"], whole.members.state.params["w"])
+    for name, values in whole.records["record"].items():
+        np.testing.assert_array_equal(ended.records["record"][name], values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "other"),
+    [
+        ({"arm_ties": np.array([[False]])}, "arm_ties"),
+        ({"phases": [training.Phase(0, 5)]}, "phases"),
+        ({"max_norm": 0.5}, "max_norm"),
+    ],
+)
+def test_a_training_is_continued_with_its_own_ties(tmp_path, changes, other):
+    def tied(**changes):
+        fields = {
+            "init": lambda key: {"a": jax.random.normal(key, (4,)), "b": jnp.zeros(4)},
+            "loss": lambda params, batch, key: (jnp.sum((params["a"] * params["b"] - batch) ** 2), {}),
+            "ties": tying.Tie("a", "b"),
+            "arm_ties": np.array([[True]]),
+            "recorders": {},
+        }
+        return dataclasses.replace(ensemble_of(7), **fields | changes)
+
+    def checkpoints():
+        return training.Checkpoints(tmp_path / "checkpoints", tying.Tie("a", "b"), pytest.fail)
+
+    training.train(tied(), [1], checkpoints())
+    with pytest.raises(training.CheckpointMismatch, match=f"belongs to a training with other {other}; continue with the same"):
+        training.train(tied(**changes), [1], checkpoints(), resume=True)

@@ -76,7 +76,7 @@ def broken(path, how):
 
 
 @pytest.mark.parametrize("how", ["flipped", "short", "gone", "a pipe"])
-@pytest.mark.parametrize("name", ["record.distance", "record.step", "a%2Fb...%2Frisk"])
+@pytest.mark.parametrize("name", ["record.distance", "record.step", "a%2Fb.%2E%2E%2Frisk"])
 def test_damaged_records_are_reported(files, tmp_path, name, how):
     known = files.content()
     broken(tmp_path / "records" / name, how)
@@ -180,3 +180,28 @@ def test_damage_of_the_first_records_invalidates_all_checkpoints(run, tmp_path):
     assert checkpoints.restore({"w": jnp.zeros(3, jnp.int32)}) is None
     assert len(messages) == 2
     assert messages[1].endswith("there is no previous one")
+
+
+def test_records_in_memory_of_other_fields_are_refused():
+    records, new = RecordsInMemory(rows(0, 4)), rows(4, 6)
+    new["record"]["more"] = new["record"]["step"]
+    with pytest.raises(ValueError, match=r"records of .*record/more.* cannot follow records of"):
+        records.append(new)
+    assert_same(records.all(), rows(0, 4))
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_names_with_dots_are_kept_apart(tmp_path, in_memory):
+    steps = np.arange(3)
+    found = {"val": {"x.y": steps, "step": steps}, "val.x": {"y": steps + 7, "step": steps}}
+    with_dots = RecordsInMemory({}) if in_memory else RecordFiles(tmp_path / "records")
+    with_dots.append(found)
+    checkpoints = Checkpoints(tmp_path, [], print)
+    checkpoints.save(3, {"a": np.ones(2)}, with_dots.all())
+    checkpoints.close()
+    restored = Checkpoints(tmp_path, [], pytest.fail).restore({"a": np.ones(2)})
+    assert restored is not None
+    assert {name: dict(fields) for name, fields in restored[2].items()}.keys() == found.keys()
+    for name, fields in found.items():
+        for field, values in fields.items():
+            np.testing.assert_array_equal(restored[2][name][field], values)

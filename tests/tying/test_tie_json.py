@@ -44,11 +44,6 @@ def test_the_form_in_json():
     assert ties_from_json('[{"source": "a", "target": "b"}]') == [Tie("a", "b")]
 
 
-def test_the_value_of_a_gradient_written_before_0_7():
-    """Without a warning: files stay as they are."""
-    assert ties_from_json('[{"source": "a", "target": "b", "gradient": "owner"}]') == [Tie("a", "b", gradient="source")]
-
-
 def test_lists_are_accepted_as_weights():
     assert Tie("a", "b", gradient=[1.0, 0.25]) == Tie("a", "b", gradient=(1.0, 0.25))
     by_row = np.array([[1.0], [0.5]], np.float32)

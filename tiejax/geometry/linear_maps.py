@@ -118,12 +118,3 @@ def correlations_of(
     # Eigenvalues of the Gram matrix take less time than an SVD; the precision lost is far below that lost in float32 products.
     squares = linalg.eigvalsh(whitened.T @ whitened)[::-1] if whitened.size else np.zeros(0)
     return np.pad(np.sqrt(np.clip(squares, 0, 1)), (0, min(products.cross.shape) - len(squares)))
-
-
-def largest_chance(rows: int, first: int, second: int) -> float:
-    """Return the approximate largest canonical correlation of unrelated tables of these widths, at most 1.
-
-    sqrt(a (1 - b)) + sqrt(b (1 - a)), a = first / (rows - 1), b = second / (rows - 1) (Wachter 1980).
-    """
-    a, b = (min(width / max(rows - 1, 1), 1.0) for width in (first, second))
-    return 1.0 if a + b >= 1 else math.sqrt(a * (1 - b)) + math.sqrt(b * (1 - a))

@@ -11,7 +11,7 @@ import numpy as np
 import tokenizers
 
 from tiejax.text import corpus as corpora
-from tiejax.text import stored
+from tiejax.text import splits, stored
 from tiejax.text import tokenizer as tokenization
 from tiejax.text.errors import CorpusError
 from tiejax.text.sequences import SPLITS, Sequences, dtype_for
@@ -72,6 +72,11 @@ def prepare(
         raise CorpusError(f"max_length {max_length}: expected at least 3, for [CLS], a token and [SEP]")
     if min_length > max_length:
         raise CorpusError(f"min_length {min_length}: expected at most max_length, {max_length}")
+    if len(corpus) == 1 and splits.presplit_files(corpus[0]):
+        raise CorpusError(
+            f"corpus {corpus[0]}: is split into files for training, validation and test, but sentences of one text are split "
+            "70/10/20 here; name one of the files"
+        )
     recipe = functools.partial(_recipe, _Limits(max_length, min_length, rows_are_sentences), kind)
     return stored.prepare(Sentences, {"corpus": list(corpus)}, recipe, **asked)
 

@@ -17,7 +17,7 @@ from tiejax.text.sources import TFDS, Source
 # Ends of the three streams cut from one corpus, in tenths of its characters.
 ENDS = (8, 9, 10)
 # The last words of file names that mark a folder as already split: `train.txt`, or `wiki.train.tokens` as in WikiText.
-WORDS = {"train": ("train",), "validation": ("valid", "validation", "dev"), "test": ("test",)}
+WORDS = {"train": ("train",), "validation": ("valid", "validation", "val", "dev", "eval"), "test": ("test",)}
 
 
 def split_names(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]) -> dict[str, list[str]]:
@@ -28,12 +28,12 @@ def split_names(corpus: Sequence[str], validation: Sequence[str], test: Sequence
     for missing, present, field, other in ((validation, test, "validation", "test"), (test, validation, "test", "validation")):
         if present and not missing:
             raise CorpusError(f"{field}: required, since {other} is given; without both of them the corpus is cut 80/10/10")
-    if len(corpus) == 1 and not validation and (files := _presplit_files(corpus[0])):
+    if len(corpus) == 1 and not validation and (files := presplit_files(corpus[0])):
         corpus, validation, test = ([files[split]] for split in SPLITS)
     return {"corpus": list(corpus), "validation": list(validation), "test": list(test)}
 
 
-def _presplit_files(name: str) -> dict[str, str] | None:
+def presplit_files(name: str) -> dict[str, str] | None:
     """Return the files of a folder that contains one file for each stream, or None for any other path."""
     try:
         files = sorted(path for path in Path(name).iterdir() if path.is_file() and is_text(path.name))
@@ -43,8 +43,11 @@ def _presplit_files(name: str) -> dict[str, str] | None:
         split: [path for path in files if path.name.lower().removesuffix(".gz").split(".")[-2] in words]
         for split, words in WORDS.items()
     }
-    if not all(by_split.values()):
+    if sum(map(bool, by_split.values())) < 2:  # a folder of texts, one of which may have such a name
         return None
+    if absent := [split for split, paths in by_split.items() if not paths]:
+        present = " and ".join(paths[0].name for paths in by_split.values() if paths)
+        raise CorpusError(f"corpus {name}: contains {present}, but no {absent[0]} file; add it, or name the files")
     for split, paths in by_split.items():
         if len(paths) > 1:
             several = " and ".join(path.name for path in paths)

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from tiejax import tying
-from tiejax.training.records import FOLDER, RecordFiles, Records
+from tiejax.training.records import FOLDER, RecordFiles, Records, quoted
 
 PyTree = Any
 Facts = dict[str, Any]
@@ -124,7 +125,13 @@ class Checkpoints:
             OSError: with the path, if writing fails (full disk, permissions). Earlier checkpoints are not changed.
         """
         files, in_arrays = (records.content(), {}) if isinstance(records, RecordFiles) else (None, records)
-        arrays = {"state": _flat(state), **{f"record.{name}": dict(fields) for name, fields in in_arrays.items()}}
+        arrays = {
+            "state": _flat(state),
+            **{
+                f"record.{quoted(name)}": {quoted(field): rows for field, rows in fields.items()}
+                for name, fields in in_arrays.items()
+            },
+        }
         # Orbax does not store arrays without entries.
         empty = {
             group: {name: [array.shape, array.dtype.name] for name, array in fields.items() if not array.size}
@@ -224,7 +231,7 @@ class Checkpoints:
                 f"remove {self.directory} to start at step 0"
             )
         saved = content.get("training") or training or {}
-        if other := [name for name, fact in (training or {}).items() if saved.get(name) != fact]:
+        if other := [name for name, fact in (training or {}).items() if name in saved and saved[name] != fact]:
             raise CheckpointMismatch(
                 f"checkpoint {at} belongs to a training with other {' and '.join(other)}; continue with the same, or train in "
                 "another directory"
@@ -243,7 +250,14 @@ class Checkpoints:
             raise CheckpointMismatch(f"checkpoint {at}: {error}") from None
         if (files := content.get("files")) is not None:
             return step, restored_state, RecordFiles.opened(self.record_folder, files)
-        return step, restored_state, {group.removeprefix("record."): fields for group, fields in arrays.items()}
+        return (
+            step,
+            restored_state,
+            {
+                unquote(group.removeprefix("record.")): {unquote(field): rows for field, rows in fields.items()}
+                for group, fields in arrays.items()
+            },
+        )
 
     def close(self) -> None:
         """Wait until all writes have finished, and close the manager."""

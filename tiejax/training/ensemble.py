@@ -20,6 +20,7 @@ A chunk ends before its record buffers are full and before its window ends. Chec
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -140,6 +141,9 @@ class Ensemble:
             raise ValueError("arm_ties: an arm with phases must have all ties or none")
         if self.steps < 0 or self.records_per_chunk < 1:
             raise ValueError(f"expected steps >= 0 and records_per_chunk >= 1, got {self.steps} and {self.records_per_chunk}")
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise ValueError(f"max_norm: expected a number > 0, or None to clip nothing, got {self.max_norm}")
+        object.__setattr__(self, "steps", operator.index(self.steps))
         if self.source is not None:
             name = "steps" if isinstance(self.source, DrawAhead) else "window"
             if (number := getattr(self.source, name)) < 1:

@@ -1,13 +1,15 @@
 """The training loop of the host: chunks on the devices, checkpoints between them."""
 
 import contextlib
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tiejax.training import cluster
 from tiejax.training.checkpoint import Checkpoints, Facts, pack, unpack
@@ -99,7 +101,9 @@ def train(
         ValueError: if seeds or conditions are invalid or a seed is repeated, `records_on_disk` is given without
             `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has other numbers of seeds or
             arms.
-        CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions, steps or recorders.
+        CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions, steps, recorders,
+            ties of arms, phases or `max_norm`.
+        tying.TieError: if leaves of `start` whose tie is on at step 0 differ.
     """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk, start)
     training.compile()
@@ -145,6 +149,9 @@ class Training:
             "conditions": [*map(int, numbers)],
             "steps": ensemble.steps,
             "recorders": recorders,
+            "arm_ties": ensemble.arm_ties.tolist(),
+            "phases": [[*map(_plain, dataclasses.astuple(phase))] for phase in ensemble.every_phase],
+            "max_norm": _plain(ensemble.max_norm),
         }
         if not resume and checkpoints is not None and checkpoints.latest is not None:
             raise ValueError(
@@ -153,12 +160,14 @@ class Training:
         restored = _restored(self._members, checkpoints, bool(on_disk), self._facts) if resume else None
         if restored is not None:
             self._members, found = restored
+        if restored is not None or start is not None:
             ensemble.check(self._members)
         self._records = _record_files(found, checkpoints) if on_disk else RecordsInMemory(found)
         self.resumed = restored is not None
         self.first = self._cursor = self._saved = int(self._members.cursor)
         self.compile_s = self._train_s = self._worked_s = self._whole_s = 0.0
         self._runner: Runner | None = None
+        self._placed: EnsembleState | None = None  # members on the devices that are further than `_members`
 
     @property
     def records(self) -> Records:
@@ -184,24 +193,28 @@ class Training:
         """Train chunk by chunk to the last step, or until `stop_requested` is true in some process; yield the progress.
 
         stop_requested: called before each chunk. chunk_s: target seconds per chunk; the length of chunks does not affect
-        results. checkpoint_s: seconds between checkpoints; one is also written at the end.
+        results. checkpoint_s: seconds between checkpoints; one is also written at the end, but not by a caller that leaves its
+        loop. Another call continues.
         """
         if self.finished:
             return
         assert self._runner is not None
+        self._collect()
         placed = self._runner.to_devices(self._members)
         length, saved_at, began_at = 1, time.perf_counter(), time.perf_counter()
         while not self.finished:
             orders = cluster.agree([length, time.perf_counter() - saved_at > checkpoint_s, stop_requested()])
             length, save_due, _ = orders[0]
             if save_due and self._cursor != self._saved:
-                self._save(placed)
+                self._save()
                 saved_at = time.perf_counter()
             if any(stop for *_, stop in orders):
                 break
             until = min(self._cursor + length, self.ensemble.longest_chunk(self._cursor))
             began = time.perf_counter()
-            placed, records, worked = self._runner.advance(placed, until)
+            self._placed = None  # its buffers are used again
+            self._placed, records, worked = self._runner.advance(placed, until)
+            placed = self._placed
             seconds = time.perf_counter() - began
             self._worked_s += worked
             self._train_s += seconds
@@ -212,24 +225,35 @@ class Training:
                 self._records.append(records)
             yield Chunk(min(until, self.ensemble.steps), self._steps_here, self._train_s, records)
         self._whole_s = time.perf_counter() - began_at
-        self._save(placed)
+        self._save()
 
     @property
     def _steps_here(self) -> int:
         return min(self._cursor, self.ensemble.steps) - min(self.first, self.ensemble.steps)
 
-    def _save(self, placed: EnsembleState) -> None:
+    def _collect(self) -> None:
+        """Bring the members from the devices, if they are further there."""
+        if self._placed is not None:
+            assert self._runner is not None
+            self._members, self._placed = self._runner.to_host(self._placed), None
+
+    def _save(self) -> None:
         """Collect the members, and write a checkpoint unless this step has been saved."""
-        assert self._runner is not None
-        self._members = self._runner.to_host(placed)
+        self._collect()
         if self._checkpoints is not None and self._records is not None and self._cursor != self._saved:
             self._checkpoints.save(self._cursor, self._members, self._records.all(), self._facts)
         self._saved = self._cursor
 
     def result(self) -> Trained:
         """Return the members, records and times of the training so far."""
+        self._collect()
         idle = 1 - self._worked_s / max(self._whole_s, 1e-9) if self._whole_s else 0.0
         return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)
+
+
+def _plain(value: Any) -> Any:
+    """Return a fact as a JSON value."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _starting(ensemble: Ensemble, seeds: Sequence[int], start: TrainState) -> EnsembleState:

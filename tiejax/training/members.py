@@ -47,6 +47,11 @@ def _shown(cursor: Any) -> str:
         return "?"
 
 
+def _check(at_once: int | None) -> None:
+    if at_once is not None and at_once < 1:
+        raise ValueError(f"at_once: expected at least 1 seed, or None for all, got {at_once}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Vmapped:
     """Train a device's members as one computation, by `jax.vmap`; best for the smallest models.
@@ -57,6 +62,9 @@ class Vmapped:
     """
 
     at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.at_once)
 
     def map(self, function: Callable[..., Any], *members: Any) -> Any:
         """Apply a function to every member along the leading axis."""
@@ -72,6 +80,9 @@ class Scanned:
     """
 
     at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.at_once)
 
     def map(self, function: Callable[..., Any], *members: Any) -> Any:
         """Apply a function to every member along the leading axis."""

@@ -65,7 +65,12 @@ class RecordsInMemory:
             self.append(records)
 
     def append(self, records: Records) -> None:
-        """Append copies of a chunk's records, which are views of a larger buffer that would otherwise stay in memory."""
+        """Append copies of a chunk's records, which are views of a larger buffer that would otherwise stay in memory.
+
+        Raises ValueError if their fields differ from those of earlier records.
+        """
+        if self._parts:
+            _check_fields(self._parts[0], records)
         self._parts.append({name: {field: np.array(rows) for field, rows in records[name].items()} for name in records})
 
     def all(self) -> Records:
@@ -145,15 +150,23 @@ def _created(path: str, flags: int) -> int:
     return _unlinked(path, flags | os.O_CREAT)
 
 
-def _fields(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return sorted(f"{name}/{field}" for name, fields in records.items() for field in fields)
+def quoted(name: str) -> str:
+    """Return the name of a recorder or field without slashes and dots, which separate names in files; `unquote` reads it."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def _check_fields(before: Mapping[str, Mapping[str, Any]], records: Records) -> None:
+    """Raise ValueError unless records have the fields of those before them."""
+    known, new = (sorted(f"{name}/{field}" for name in each for field in each[name]) for each in (before, records))
+    if new != known:
+        raise ValueError(f"records of {new} cannot follow records of {known}")
 
 
 class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
     """Records so far, recorder -> field -> array `[record, ...]`, memory-mapped from files.
 
-    Each field has a file `recorder.field` in the folder: its rows one after the other, in C order and native byte order.
-    Appending raises OSError, with the path, if writing fails; earlier checkpoints stay valid.
+    Each field has a file `recorder.field` in the folder (see `quoted`): its rows one after the other, in C order and native
+    byte order. Appending raises OSError, with the path, if writing fails; earlier checkpoints stay valid.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -177,7 +190,7 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
         return files
 
     def _path(self, name: str, field: str) -> Path:
-        return self._folder / f"{quote(name, safe='')}.{quote(field, safe='')}"
+        return self._folder / f"{quoted(name)}.{quoted(field)}"
 
     def _new(self, name: str, field: str, dtype: np.dtype, shape: tuple[int, ...]) -> _Column:
         column = _Column(self._path(name, field), dtype, shape, 0, hashlib.sha256())
@@ -185,8 +198,8 @@ class RecordFiles(Mapping[str, Mapping[str, np.ndarray]]):
 
     def append(self, records: Records) -> None:
         """Append the records of a chunk; raises ValueError if their fields differ from those of earlier records."""
-        if self._columns and (new := _fields(records)) != (known := _fields(self._columns)):
-            raise ValueError(f"records of {new} cannot follow records of {known}")
+        if self._columns:
+            _check_fields(self._columns, records)
         self._folder.mkdir(parents=True, exist_ok=True)
         for name, fields in records.items():
             for field, values in fields.items():

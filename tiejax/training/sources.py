@@ -194,7 +194,10 @@ class FunctionFeed(NamedTuple):
                 if not np.ndim(leaf):
                     raise ValueError("make: expected arrays whose first axis is that of the rows, got a number")
                 check_parts(len(leaf), parts)
-            return jax.tree.map(lambda leaf: leaf[own.start * len(leaf) // parts : own.stop * len(leaf) // parts], batch)
+            # Copied: the function may return the same buffer again.
+            return jax.tree.map(
+                lambda leaf: np.array(leaf[own.start * len(leaf) // parts : own.stop * len(leaf) // parts]), batch
+            )
 
         expected: PyTree = None
 
@@ -221,5 +224,5 @@ class FunctionFeed(NamedTuple):
 
 def stacked(batches: Sequence[Sequence[PyTree]]) -> PyTree:
     """Return a tree whose leaves are arrays `[seed, step, ...]` of the leaves of batches."""
-    by_seed = [jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *row) for row in batches]
+    by_seed = [jax.tree.map(lambda *leaves: np.stack(leaves), *row) for row in batches]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *by_seed)

@@ -54,6 +54,9 @@ def make_step(
         and so would count a tied pair twice (`tying.check_leafwise`); use `max_norm`.
     """
 
+    if max_norm is not None and not max_norm > 0:
+        raise ValueError(f"max_norm: expected a number > 0, or None to clip nothing, got {max_norm}")
+
     def step(
         state: TrainState, batch: Any, key: jax.Array, on: Any, gradient_weights: Any = None
     ) -> tuple[TrainState, dict[str, jax.Array]]:

@@ -40,8 +40,8 @@ def read_splits(name: str, text: str, label: str, tfds_dir: str | None) -> dict[
         for split in builder.info.splits
     }
     if has_names:
-        # Drop splits published without labels, which have the label -1 in every row.
-        found = {split: rows for split, rows in found.items() if all(row.labels[0] for row in rows)}
+        # Rows without a label, -1, are dropped, and with them splits that are published without labels.
+        found = {split: kept for split, rows in found.items() if (kept := [row for row in rows if row.labels[0]])}
     return found
 
 

@@ -12,7 +12,7 @@ from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import beside, bits, is_array
 from tiejax.tying.optimizer_state import fits
 from tiejax.tying.store import view
-from tiejax.tying.tie import FORMER_SOURCE, PyTree, Tie, apply_transform, leaves_by_path
+from tiejax.tying.tie import PyTree, Tie, apply_transform, leaves_by_path
 from tiejax.tying.ties import TiesLike, as_ties, resolve
 from tiejax.tying.transforms import Cast, Reshape, Scale, Slice, Transpose, parts
 
@@ -76,8 +76,6 @@ def _from_json(number: int, entry: Any) -> Tie:
     fields = ("source", "target", "transform", "gradient")
     if not isinstance(entry, dict) or not {"source", "target"} <= set(entry) <= set(fields):
         raise TieError(f"tie {number}: expected an object with {', '.join(fields)}, got {json.dumps(entry)[:80]}")
-    if entry.get("gradient") == FORMER_SOURCE:
-        entry = entry | {"gradient": "source"}
     try:
         return Tie(**entry | {"transform": _transform_from_json(entry.get("transform", "identity"))})
     except TieError as error:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 from typing import Any, Literal
 
 import jax
@@ -10,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from tiejax._lazy import GONE_IN
 from tiejax.tying import transforms
 from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import is_label, is_partition
@@ -18,7 +16,6 @@ from tiejax.tying.transforms import AnyTransform, described, keeps_places, parts
 
 PyTree = Any
 Weight = float | jax.Array | np.ndarray
-FORMER_SOURCE = "owner"  # the former value "source" of `gradient`; "owner" now means owners of layers only
 
 
 @jax.custom_jvp
@@ -104,10 +101,6 @@ class Tie:
             raise TieError(f"{self}: {error}") from None
         if isinstance(self.gradient, tuple | list | np.ndarray):
             object.__setattr__(self, "gradient", tuple(map(_weight, self.gradient)))
-        elif isinstance(self.gradient, str) and self.gradient == FORMER_SOURCE:
-            message = f"gradient={FORMER_SOURCE!r} of a Tie is now 'source'; the former value goes in {GONE_IN}"
-            warnings.warn(message, DeprecationWarning, stacklevel=3)
-            object.__setattr__(self, "gradient", "source")
         weights = self.gradient if isinstance(self.gradient, tuple) else ()
         are_weights = len(weights) == 2 and all(map(_is_weight, weights))
         if not are_weights and (weights or self.gradient not in ("all", "source")):

@@ -16,7 +16,7 @@ import numpy as np
 import optax
 import pytest
 from comparison_model import ARGUMENTS, comparison, examples, init, loss
-from processes import end, processes_of_one_run, start, wait_until
+from processes import end, processes_of_one_run, start, start_python, wait_until
 
 from tiejax import Tie
 from tiejax.lab import Arm, tied, untie_at, untied
@@ -133,6 +133,7 @@ REFUSED = [
     ({"table_factors": [1, 2]}, "table_factors: needs an optimizer of two learning rates"),
     ({"arms": [tied]}, "arms: expected at least two different ones"),
     ({"arms": [untied, untie_at(0.5)]}, "arms: untie-1/2 continues the models of tied, which is missing"),
+    ({"arms": [Arm("one", True), Arm("two", False)]}, "arms: no two of them are compared; name one of them tied or untied"),
     ({"arms": ["tied", "untied"]}, "arms: expected tied, untied"),
     ({"steps": None}, "--steps: give a number of steps, or --hours"),
     ({"rates": [0.1, 0.01]}, "--rates: expected numbers > 0 in ascending order"),
@@ -295,7 +296,7 @@ def test_the_outcome(outcome, tmp_path):
     assert outcome.arms == ["tied", "untied", "untie-2/3"]
     assert outcome.final.shape == (3, 2)
     assert outcome.losses.shape == (3, 2, len(outcome.steps))
-    assert outcome.steps[-1] == 60
+    assert outcome.steps.tolist() == list(range(0, 61, 3))
     np.testing.assert_allclose(outcome.losses[..., -1], outcome.final, rtol=1e-5)  # all 37 examples fit the records too
     assert set(results["families"]) == {"main", "own"}
     assert [row["id"] for row in outcome.claims if row["id"].startswith("own")] == ["own/tied"]
@@ -434,6 +435,7 @@ def test_the_answer_in_words():
         "goal": "difference",
         "sign": 1,
         "margin": 0.05,
+        "equivalence": None,
         "look": 8,
         "last_look": 8,
     }
@@ -530,3 +532,36 @@ def test_switches_are_given_as_booleans(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("report: ")
     comparison(**given).run(tmp_path / "other", quiet=False)
     assert not capsys.readouterr().out.startswith("report: ")
+
+
+def test_records_of_an_outcome_are_those_of_one_step(tmp_path):
+    """Of arms that change, or end, at steps of their own."""
+    steps = {"tied": [0, 10, 20, 30, 40], "half": [0, 10, 20], "untie-1/3": [0, 10, 13, 20, 30, 40]}
+    results = {"arms": {arm: {"loss": [1.0]} for arm in steps}, "claims": [], "rates": {}, "tuning": {}}
+    (tmp_path / "results.json").write_text(json.dumps(results | {"name": "A", "steps": 40, "families": {}}))
+    arrays = {arm.replace("/", "."): np.array(of_arm) for arm, of_arm in steps.items()}
+    fields = {f"{arm}.validation_step": of_arm for arm, of_arm in arrays.items()}
+    np.savez(tmp_path / "metrics.npz", **fields, **{f"{arm}.validation_loss": values[None] for arm, values in arrays.items()})
+    found = Outcome.of(tmp_path)
+    assert found.steps.tolist() == [0, 10, 20]
+    assert found.losses.tolist() == [[[0, 10, 20]]] * 3
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_a_mean_over_examples_is_refused_on_several_devices(tmp_path):
+    code = """
+import sys
+import comparison_model
+from comparison_model import comparison, loss
+def of_few(params, batch, key):
+    few = batch["tokens"] < 3
+    logits = comparison_model.jnp.tanh(params["embed"][batch["tokens"]] @ params["body"]) @ params["head"].T
+    losses = comparison_model.optax.softmax_cross_entropy_with_integer_labels(logits, batch["next"])
+    return (few * losses).sum() / few.sum()
+comparison(loss=of_few).main()
+"""
+    flags = ("--rates", "[0.1]", "--seeds", "1", "--steps", "4", "--mesh", "2", "--out", tmp_path / "out")
+    ended = end(start_python("-c", code, *flags, cwd=FILE.parent, env=TWO_DEVICES))
+    assert ended.status == 2
+    assert "--mesh: the loss of the first batch is " in ended.err
+    assert not (tmp_path / "out").exists()

@@ -65,3 +65,14 @@ def test_the_fingerprint_is_that_of_values():
 def test_examples_that_are_refused(training, held_out, batch_size, words):
     with pytest.raises(BadInput, match=words):
         checked(training, held_out, batch_size)
+
+
+def test_batches_in_one_buffer_that_differ_are_refused():
+    buffer, calls = {"x": np.zeros((2, 2)), "y": np.zeros(2)}, itertools.count()
+
+    def make(seed, step):
+        buffer["x"][:] = next(calls)
+        return buffer
+
+    with pytest.raises(BadInput, match="training: the function returned two different batches for seed 0 and step 0"):
+        checked(make, HELD_OUT, 2)

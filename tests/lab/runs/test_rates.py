@@ -96,3 +96,12 @@ def test_of_equal_losses_the_lowest_pair_is_the_best_and_the_edge_is_followed():
     np.testing.assert_allclose(found.rates, [2.0**-6, 2.0**-5, 2.0**-4, 2.0**-3, 2.0**-2])
     assert found.rate == 2.0**-6
     assert found.at_edge
+
+
+@pytest.mark.parametrize(
+    ("rates", "best", "tried"), [([0.2, 0.4, 0.8], 1.6, [0.2, 0.4, 0.8, 1.6, 3.2]), ([2, 4, 8], 1.0, [0.5, 1, 2, 4, 8])]
+)
+def test_rates_around_one(rates, best, tried):
+    found = choose_rates(rates, lambda pairs: far(pairs, best, 1)[:, None], most=np.inf)
+    assert found.rates.tolist() == tried
+    assert found.rate == best

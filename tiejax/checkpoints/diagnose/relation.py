@@ -11,7 +11,7 @@ from tiejax.checkpoints.hub.tables import HubTable
 from tiejax.checkpoints.hub.tokens import Tokens, text_of
 from tiejax.geometry import alignment
 from tiejax.geometry.cross_products import cross_products
-from tiejax.geometry.linear_maps import Maps, correlations_of, largest_chance, maps_between, whitening
+from tiejax.geometry.linear_maps import Maps, correlations_of, maps_between, whitening
 from tiejax.geometry.neighbours import Overlap, neighbour_overlap, query_blocks
 
 SCORED = 65_536  # sampled tokens on which alignments are scored; the maps are fitted to all tokens
@@ -56,7 +56,6 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
         "canonical": {
             "mean": float(correlations.mean()),
             "number": len(correlations),
-            "largest_by_chance": largest_chance(rows, *widths),
         },
         "published": OLMO_1B,
         "standing": standing(lowest, overlap.estimate, max(chance.values())),

@@ -244,6 +244,22 @@ def check_mesh(devices: int, batch_size: int, ties: tying.Ties) -> None:
         raise BadInput(f"--mesh: {moving[0]} moves entries, which needs one device per model")
 
 
+def check_mean(
+    devices: int, init: Callable[[jax.Array], PyTree], evaluate: Callable[[PyTree, PyTree], Any], data: Data
+) -> None:
+    """Raise BadInput if the loss of a batch is not the mean over the parts that several devices have, at first parameters."""
+    if devices == 1:
+        return
+    params, batch, loss = init(jax.random.key(0)), data.batch(), jax.jit(evaluate)
+    whole = loss(params, batch)
+    parts = jax.vmap(loss, (None, 0))(params, jax.tree.map(lambda leaf: np.stack(np.split(leaf, devices)), batch))
+    if not np.isclose(whole, mean := parts.mean(), rtol=1e-4 if whole.dtype == jnp.float32 else 1e-2, equal_nan=True):
+        raise BadInput(
+            f"--mesh: the loss of the first batch is {whole:.6g}, but the mean over its {devices} parts {mean:.6g}; with "
+            "several devices per model it must be a mean over the examples, with weights that depend on each example alone"
+        )
+
+
 def _memory() -> int | None:
     """Return the bytes of memory of this machine, or of an accelerator; None if unknown."""
     if jax.default_backend() == "cpu":

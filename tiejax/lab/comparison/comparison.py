@@ -14,7 +14,7 @@ import numpy as np
 from tiejax import tying
 from tiejax.lab.comparison import checks, data, page, script
 from tiejax.lab.comparison.arms import Arm, tied, untie_at, untied
-from tiejax.lab.comparison.claims import OwnClaims
+from tiejax.lab.comparison.claims import OwnClaims, compared
 from tiejax.lab.comparison.optimizer import Schedule, warm_up_constant_decay
 from tiejax.lab.comparison.recipe import Recipe
 from tiejax.lab.comparison.settings import Settings, settings_of
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
         arms: the names of the arms.
         final: final held-out losses, `[arm, seed]`.
         losses: held-out losses during training, on some of the examples, `[arm, seed, record]`.
-        steps: the step of each record.
+        steps: the step of each record, of those that all arms have.
         rates: class of arms -> learning rates.
         report: the HTML report.
     """
@@ -67,13 +67,14 @@ class Outcome(NamedTuple):
         results = json.loads((out / RESULTS).read_bytes())
         arms = list(results["arms"])
         with np.load(out / METRICS) as arrays:
-            records = [arrays[f"{arm.replace('/', '.')}.validation_loss"] for arm in arms]
-            steps = arrays[f"{arms[0].replace('/', '.')}.validation_step"]
+            records, steps = (
+                [arrays[f"{arm.replace('/', '.')}.validation_{field}"] for arm in arms] for field in ("loss", "step")
+            )
         final = np.array([results["arms"][arm]["loss"] for arm in arms], float)
-        least = min(record.shape[1] for record in records)  # an arm that changes has a record of its own at its change
-        losses = np.stack([record[:, -least:] for record in records])
+        shared = functools.reduce(np.intersect1d, steps)  # an arm that changes, or ends earlier, has other steps
+        losses = np.stack([record[:, np.searchsorted(of_arm, shared)] for record, of_arm in zip(records, steps, strict=True)])
         sentence = " ".join([page.sentence(results), *edge_notes(results)])
-        return cls(sentence, results["claims"], arms, final, losses, steps[-least:], results["rates"], out / REPORT)
+        return cls(sentence, results["claims"], arms, final, losses, shared, results["rates"], out / REPORT)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,6 +217,7 @@ class Comparison:
         checks.check_sections(self.sections)
         checks.check_size(shapes.params, opt_state, block_size(settings.seed_list, settings.mesh))
         checks.check_mesh(settings.mesh, self.batch_size, shapes.ties)
+        checks.check_mean(settings.mesh, self.init, evaluate, found)
         recipe = Recipe(
             init=self.init,
             loss=self.loss,
@@ -262,6 +264,8 @@ class Comparison:
                 raise BadInput(f"arms: {arm.name} needs both a parent and the fork at which it leaves that, or neither")
             if arm.change.rate != 1:
                 raise BadInput(f"arms: {arm.name}: expected a change with rate 1, the only one here, got {arm.change.rate}")
+        if self.claims is None and not compared(self.arms):
+            raise BadInput("arms: no two of them are compared; name one of them tied or untied, or give claims")
         by_use = {arm.parent for arm in self.arms if arm.change.policy == "split"}
         arms = [dataclasses.replace(arm, by_use=arm.by_use or arm.name in by_use) for arm in self.arms]
         return sorted(arms, key=lambda arm: arm.parent is not None)

@@ -41,7 +41,7 @@ class Data(NamedTuple):
     def batch(self, seed: int = 0, step: int = 0) -> PyTree:
         """Return a training batch; seed, step: of a function."""
         if self.made:
-            return jax.tree.map(np.asarray, self.training(seed, step))
+            return jax.tree.map(np.array, self.training(seed, step))  # a copy: the function may use its buffer again
         return jax.tree.map(lambda leaf: leaf[: self.batch_size], self.training)
 
     @property

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -377,7 +378,7 @@ def tune(trainer: Trainer, tuning: Tuning) -> Tried:
         train([pair for pair in pairs if len(parts[pair]) < len(tuning.seeds)], tuning.seeds[1:])
         return losses_of(pairs)
 
-    tried = choose_rates(tuning.rates, losses_at, tuning.factors, first_at)
+    tried = choose_rates(tuning.rates, losses_at, tuning.factors, first_at, most=math.inf)
     best = parts[tried.pair]
     records = {field: values if is_step(field) else np.concatenate([part[field] for part in best])
                for field, values in best[0].items()}  # fmt: skip

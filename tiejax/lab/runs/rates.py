@@ -66,6 +66,7 @@ def choose_rates(
     losses_at: Callable[[Sequence[Pair]], np.ndarray],
     factors: Sequence[float] = (1.0,),
     first_at: Callable[[Sequence[Pair]], np.ndarray] | None = None,
+    most: float = 1.0,
 ) -> Tried:
     """Try all pairs of learning rates and factors, and further ones as long as the best is at an edge, at most three times.
 
@@ -78,6 +79,7 @@ def choose_rates(
         losses_at: pairs -> final losses `[pair, seed]`.
         factors: factors of the tables' learning rate, likewise.
         first_at: pairs -> final losses of the first seed `[pair]`.
+        most: further rates are below it.
     """
     pairs, first = list(itertools.product(rates, factors)), dict[Pair, float]()
     free = len(rates) > 1, len(factors) > 1
@@ -85,7 +87,7 @@ def choose_rates(
         for _ in range(MOST_EXTENSIONS + 1):
             first |= zip(pairs, first_at(pairs), strict=True)
             best = min(sorted(first), key=lambda pair: first[pair])  # of equal ones the lowest
-            grid = [*first, *_beyond(best, first, free)]
+            grid = [*first, *_beyond(best, first, free, most)]
             pairs = [
                 pair
                 for pair in itertools.product(*(sorted(set(values)) for values in zip(*grid, strict=True)))
@@ -99,7 +101,7 @@ def choose_rates(
     for _ in range(MOST_EXTENSIONS + 1):
         every |= zip(pairs, losses_at(pairs), strict=True)
         best = min(sorted(every), key=lambda pair: every[pair].mean())
-        pairs = [pair for pair in _beyond(best, [*first, *every], free) if pair not in every]
+        pairs = [pair for pair in _beyond(best, [*first, *every], free, most) if pair not in every]
         if not pairs:
             break
     losses |= every
@@ -109,13 +111,16 @@ def choose_rates(
     return Tried(sorted(losses), table)
 
 
-def _beyond(best: Pair, tried: Collection[Pair], free: tuple[bool, bool]) -> list[Pair]:
-    """Return the neighbours of the best pair beyond the edges at which it is. free: which of both numbers may be changed."""
+def _beyond(best: Pair, tried: Collection[Pair], free: tuple[bool, bool], most: float) -> list[Pair]:
+    """Return the neighbours of the best pair beyond the edges at which it is.
+
+    free: which of both numbers may be changed. most: higher rates are below it.
+    """
     found = []
-    for axis, limit in ((0, 1.0), (1, np.inf)):
+    for axis, limit in ((0, most), (1, np.inf)):
         values = [pair[axis] for pair in tried]
         for end, factor in ((min(values), 0.5), (max(values), 2.0)):
-            if free[axis] and best[axis] == end and end * factor < limit:
+            if free[axis] and best[axis] == end and (factor < 1 or end * factor < limit):
                 found.append((best[0] * factor, best[1]) if axis == 0 else (best[0], best[1] * factor))
     return found
 

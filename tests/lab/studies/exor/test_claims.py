@@ -208,8 +208,7 @@ def test_plateaus_of_members():
     metrics["exact_cross_entropy"][0, 1] = 1.2
     setup = Setup(MAIN, BAYES, CYCLE)
     found, _ = analyse(metrics, setup, [Level("all", 0.55), Level("nothing", 1.2)])
-    assert found["plateaus"]["steps"] == [10_000, 30_000, 50_000]
-    assert found["plateaus"]["members"] == {"untied": [[1, 1, 0]] * 3, "tied": [[2, 0, 0]] * 3}
+    assert found["plateaus"]["members"] == {"untied": [1, 1, 0], "tied": [2, 0, 0]}
 
 
 def test_spellings_of_several_probabilities_violate_dh():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tiejax.lab.studies.exor.contexts import all_contexts
-from tiejax.lab.studies.exor.plateaus import Level, assign, cycle_minima, levels, predictors, table
+from tiejax.lab.studies.exor.plateaus import Level, assign, levels, predictors, table
 from tiejax.lab.studies.exor.task import EXor, bayes_risk, split
 
 TASK = EXor(3, (0.1, 0.9), (0.5, 0.5))
@@ -100,19 +100,7 @@ def test_the_nearest_level_within_three_hundredths_is_assigned():
     assert assign(losses, by_loss).tolist() == [[0, 0, 1, 1], [-1, 0, -1, -1]]
 
 
-def test_minima_of_the_learning_rate_and_the_end():
-    steps = np.arange(0, 151, 10)
-    assert steps[cycle_minima(steps, 40)].tolist() == [20, 60, 100, 140, 150]
-    assert steps[cycle_minima(steps[:15], 40)].tolist() == [20, 60, 100, 140]
-    assert steps[cycle_minima(steps, 45)].tolist() == [20, 60, 110, 150]  # the last records up to 22, 67, 112
-    assert steps[cycle_minima(steps, 1000)].tolist() == [150]
-
-
 def test_table_counts_members():
     by_loss = [Level("a", 0.5), Level("b", 1.0)]
-    steps = np.arange(0, 6)  # minima at 1, 3, 5
-    untied = [[9, 1.0, 9, 1.0, 9, 0.5], [9, 1.0, 9, 0.5, 9, 0.5], [9, 0.7, 9, 1.0, 9, np.nan]]
-    tied = [[9, 1.0, 9, 1.0, 9, 1.0]] * 3
-    found = table(steps, np.array([untied, tied]), by_loss, 2, ["untied", "tied"])
-    assert found["steps"] == [1, 3, 5]
-    assert found["members"] == {"untied": [[0, 2, 1], [1, 2, 0], [2, 0, 1]], "tied": [[0, 3, 0]] * 3}
+    found = table(np.array([[0.5, 0.7, np.nan], [1.0, 0.51, 1.01]]), by_loss, ["untied", "tied"])
+    assert found["members"] == {"untied": [1, 0, 2], "tied": [1, 2, 0]}

@@ -260,11 +260,9 @@ def test_final_distances_and_other_final_values():
             ratio = final[arm]["distance_ratio"][table][name]
             assert len(ratio) == 10
             np.testing.assert_allclose(ratio, np.exp(CHANGE[row][kind]), rtol=0.12)
-            np.testing.assert_allclose(final[arm]["distance_start"][table][name], START, rtol=0.1)
     np.testing.assert_allclose(final["tied"]["validation_loss"], 4 + COST, atol=0.0101)
     assert final["untied"]["validation_loss_by_bucket"]["1-100"] == [3.0] * 10
     assert np.isnan(final["untied"]["validation_loss_by_bucket"]["101-1000"]).all()
-    assert final["untied"]["norm"] == {"input": [3.0] * 10, "output": [2.0] * 10}
     pairs = {row["pair"]: row for row in found["distance_ratio_by_pair"]}
     assert len(pairs) == 82
     assert pairs["word35"]["set"] == "twins .1"

@@ -50,7 +50,6 @@ def plot_all(arrays: Arrays, results: Mapping[str, Any], planted: Planted | None
         plot_course(arrays, shown, plan.TIED, "nats a token", forks, bounds)._replace(name="since_untying"),
         plot_uses(arrays, USES, forks, shown, USES_CAPTION),
         plot_frequency(results),
-        plot_sizes(losses, results),
         *([plot_lengths(results)] if len(results["bigram"]["losses"]) > 1 else []),
         *([plot_pairs(results["natural"])] if "natural" in results else []),
     ]
@@ -108,28 +107,6 @@ def plot_frequency(results: Mapping[str, Any]) -> figures.Plot:
         "frequency",
         "Final validation loss less that of the tied model of the seed, by the frequency rank of the predicted token: a dot "
         "per seed, bars: means. A description: these differences are not tested.",
-        figure,
-    )
-
-
-def plot_sizes(arms: Mapping[str, np.ndarray], results: Mapping[str, Any]) -> figures.Plot:
-    """Plot the final losses of all arms over the bytes of their parameters at the end, in float32."""
-    figure, axes = figures.new_figure(1, 1, 6.4, 4.4)
-    panel, colour_of = axes[0, 0], colours(list(arms))
-    megabytes = {row["arm"]: 4 * row["parameters"] / 1e6 for row in results["models"]}
-    apart = 0.012 * (max(megabytes[arm] for arm in arms) - min(megabytes[arm] for arm in arms))
-    for arm, values in arms.items():
-        before = [other for other in arms if abs(megabytes[other] - megabytes[arm]) < apart]
-        place = megabytes[arm] + 2 * apart * (before.index(arm) - (len(before) - 1) / 2)
-        _plot_over(panel, {place: values}, colour_of[arm], arm)
-    panel.axhline(results["bigram"]["losses"]["1"], color="black", linestyle=":", linewidth=1, label="bigram")
-    panel.set_xlabel("parameters at the end (MB in float32; arms of one size side by side)")
-    panel.set_ylabel("final loss (nats a token)")
-    figures.legend_below(figure, panel, columns=4)
-    return figures.Plot(
-        "sizes",
-        "Final validation loss over the size of the model at the end: a dot per seed, bars: means of each arm. Dotted: a "
-        "bigram model of the tokens that one seed sees.",
         figure,
     )
 

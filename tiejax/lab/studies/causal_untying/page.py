@@ -81,16 +81,6 @@ def _planted_words(planted: Mapping[str, Any]) -> str:
     )
 
 
-def _natural_words(natural: Mapping[str, Any]) -> str:
-    agreement = natural["agreement"]
-    return (
-        f"{len(natural['pairs'])} pairs of frequent words with the most similar neighbours, measured in never tied models of "
-        f"seeds {', '.join(map(str, natural['seeds']))}; Spearman correlation between the two models: semantic distance "
-        f"{formatted(agreement['semantic'], '.2f')}, conditional distance {formatted(agreement['conditional'], '.2f')}; "
-        f"between the two distances {formatted(natural['correlation'], '.2f')}"
-    )
-
-
 def _trigger_words(triggered: Mapping[str, Any]) -> str:
     steps = ", ".join(f"seed {seed}: {'never' if step is None else f'{step:,}'}" for seed, step in triggered["steps"].items())
     return (
@@ -103,7 +93,6 @@ def _trigger_words(triggered: Mapping[str, Any]) -> str:
 OPTIONAL = {
     "planted": ("planted", _planted_words),
     "trigger": ("untied by the gradients", _trigger_words),
-    "natural": ("natural pairs", _natural_words),
 }
 
 
@@ -214,7 +203,8 @@ def _natural_tables(natural: Mapping[str, Any]) -> dict[str, Table]:
     lists = list(next(iter(natural["tables"].values()))["input"])
     sizes = {name: sum(pair["list"] == name for pair in natural["pairs"]) for name in lists}
     facts = [
-        ["pairs", f"{len(natural['pairs'])}"],
+        ["pairs of frequent words with the most similar neighbours", f"{len(natural['pairs'])}"],
+        ["never tied models in which they are measured, seeds", ", ".join(map(str, natural["seeds"]))],
         *([f"pairs, {name}", str(size)] for name, size in sizes.items()),
         ["semantic distance, one model with the other (Spearman)", formatted(natural["agreement"]["semantic"], ".3f")],
         ["conditional distance, one model with the other (Spearman)", formatted(natural["agreement"]["conditional"], ".3f")],

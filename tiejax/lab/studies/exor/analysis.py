@@ -57,12 +57,12 @@ def _outcomes(values: Values, levels: Sequence[plateaus.Level]) -> dict[str, Any
     if not values.exact:
         return body
     runs, solved, cycle = values.runs, values.solved, values.setup.cycle
-    losses = np.where(values.diverged[..., None], np.nan, runs.exact["cross_entropy"][..., 0])
+    losses = np.where(values.diverged, np.nan, runs.exact["cross_entropy"][..., -1, 0])
     return body | {
         "solved": {name: solved.happened[arm].tolist() for arm, name in enumerate(ARMS)},
         "solve_time": {name: solved.time[arm].tolist() for arm, name in enumerate(ARMS)},
         "solving_window": solving_window(runs.exact_steps, cycle),
-        "plateaus": plateaus.table(runs.exact_steps, losses, levels, cycle, ARMS) if levels else None,
+        "plateaus": plateaus.table(losses, levels, ARMS) if levels else None,
     }
 
 

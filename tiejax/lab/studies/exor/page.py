@@ -92,7 +92,7 @@ def _plateaus(results: Mapping[str, Any]) -> Tables:
     entry = results["plateaus"]
     if not entry:
         return {}
-    last = {arm: entry["members"][arm][-1] for arm in ARMS}
+    last = entry["members"]
     at_end = [
         [level["knows"], "; ".join(level["also"]) or "-", f"{level['loss']:.4f}", *(str(last[arm][place]) for arm in ARMS)]
         for place, level in enumerate(entry["levels"])

@@ -112,30 +112,17 @@ def assign(losses: np.ndarray, by_loss: Sequence[Level]) -> np.ndarray:
     return np.where(distance.min(-1) <= WITHIN, distance.argmin(-1), -1)
 
 
-def cycle_minima(steps: np.ndarray, cycle: int) -> np.ndarray:
-    """Return the places of the records at the minimum of the learning rate of each cycle, and of the last record.
+def table(losses: np.ndarray, by_loss: Sequence[Level], arms: Sequence[str]) -> dict[str, Any]:
+    """Return the entry `plateaus` of results.json: how many members are on each plateau at the end.
 
-    The minimum lies half a cycle after its start; the place is that of the last record up to it.
+    By arm, `members`: the number on each level, with those on none last. losses: exact cross-entropy on the training split,
+    `[arm, seed]`; a loss that is not finite is on no plateau. by_loss: as returned by `levels`.
     """
-    minima = np.arange(cycle // 2, int(steps[-1]) + 1, cycle)
-    return np.unique([*(np.searchsorted(steps, minima, side="right") - 1), len(steps) - 1])
-
-
-def table(steps: np.ndarray, losses: np.ndarray, by_loss: Sequence[Level], cycle: int, arms: Sequence[str]) -> dict[str, Any]:
-    """Return the entry `plateaus` of results.json: how many members are on each plateau.
-
-    `steps` are those at which the members are counted (see `cycle_minima`). By arm, `members`: the number on each level at each
-    of these steps, with those on none last. losses: exact cross-entropy on the training split, `[arm, seed, record]`; a loss
-    that is not finite is on no plateau. by_loss: as returned by `levels`.
-    """
-    places = cycle_minima(steps, cycle)
-    on = assign(losses[..., places], by_loss)
+    on = assign(losses, by_loss)
     return {
         "levels": [dataclasses.asdict(level) for level in by_loss],
         "within": WITHIN,
-        "steps": [int(step) for step in steps[places]],
         "members": {
-            name: [[int((at == level).sum()) for level in (*range(len(by_loss)), -1)] for at in on[arm].T]
-            for arm, name in enumerate(arms)
+            name: [int((on[arm] == level).sum()) for level in (*range(len(by_loss)), -1)] for arm, name in enumerate(arms)
         },
     }

@@ -212,24 +212,16 @@ def _equal_tables(untied: np.ndarray, tied: np.ndarray, equal: np.ndarray) -> li
 def summary(metrics: Metrics) -> dict[str, Any]:
     """Return the final values of each arm, one per seed: `final` in results.json.
 
-    Losses are in nats per masked token, distances and norms Euclidean; distances and their ratios are means over the pairs of
-    a set. In tied models, `input` and `output` are the same table.
+    Losses are in nats per masked token, ratios of Euclidean distances means over the pairs of a set. In tied models, `input`
+    and `output` are the same table.
     """
-    distances = {
-        "distance_start": {table: metrics[f"distance_{table}"][:, :, 0].astype(float) for table in TABLES},
-        "distance_end": {table: final(metrics[f"distance_{table}"]) for table in TABLES},
-        "distance_ratio": {table: distance_ratio(metrics, f"distance_{table}") for table in TABLES},
-    }
+    ratios = {table: distance_ratio(metrics, f"distance_{table}") for table in TABLES}
     scalars = ("validation_loss", "validation_accuracy", "train_loss", "train_accuracy")
     return {
         name: {
             **{scalar: final(metrics[scalar])[arm].tolist() for scalar in scalars},
             **_by_bucket(metrics, arm),
-            "norm": {table: final(metrics[f"norm_{table}"])[arm].tolist() for table in TABLES},
-            **{
-                measure: {table: _by_set(metrics, values[arm]) for table, values in of_tables.items()}
-                for measure, of_tables in distances.items()
-            },
+            "distance_ratio": {table: _by_set(metrics, values[arm]) for table, values in ratios.items()},
         }
         for arm, name in enumerate(metrics["arms"].tolist())
     }

@@ -57,7 +57,7 @@ def build_model(settings: Settings, text: Text) -> Any:
 
 
 def recorder_of(objective: MaskedLM, text: Text) -> Callable[..., dict[str, jax.Array]]:
-    """Return what measures a record: metrics, the gradients of each use of the tables, distances of pairs, and norms.
+    """Return what measures a record: metrics, the gradients of each use of the tables, and distances of pairs.
 
     `distance_*` is `[pairs]`, `use_bucket_*` is `[buckets]`; all others are scalars.
     """
@@ -74,7 +74,6 @@ def recorder_of(objective: MaskedLM, text: Text) -> Callable[..., dict[str, jax.
         for name, part in (("input", "embed"), ("output", "head")):
             table = params[part]["embedding"]
             measured[f"distance_{name}"] = jnp.linalg.norm(table[first] - table[second], axis=-1)
-            measured[f"norm_{name}"] = jnp.mean(jnp.linalg.norm(table, axis=-1))
         finite = training.all_finite((params, metrics))
         return measured | {"overflow": training.total(masked.overflow), "finite": finite}
 

@@ -73,7 +73,7 @@ class Settings(
         packing: packed fills rows with whole sentences that do not attend to each other; padded, as published, gives each
             sentence a row
         half_period: steps from the maximum to the minimum of the cosine schedule (default: all steps)
-        record_every: steps between records, the measurements during training: distances, norms and training loss
+        record_every: steps between records, the measurements during training: distances and training loss
         validate_every: steps between validations, or epoch: after every epoch, which needs --epochs_apart true
         validation_batches: batches per validation, with the same sentences every time but newly drawn twins and masks; or all,
             for the whole split

@@ -68,8 +68,8 @@ def need(settings: Any, decided: Decided | None = None) -> Need:
 
 
 def bytes_of_record(text: Decided) -> int:
-    """Return the bytes of one record: loss and accuracy, gradients by use and bucket, distances of pairs, norms."""
-    return FLOAT * (2 + 4 * (1 + text.buckets) + 2 * text.pairs + 2) + INDEX + 1  # the last two: overflow, finite
+    """Return the bytes of one record: loss and accuracy, gradients by use and bucket, distances of pairs."""
+    return FLOAT * (2 + 4 * (1 + text.buckets) + 2 * text.pairs) + INDEX + 1  # the last two: overflow, finite
 
 
 def bytes_of_validation(text: Decided) -> int:
