@@ -296,7 +296,7 @@ def test_the_outcome(outcome, tmp_path):
     assert outcome.arms == ["tied", "untied", "untie-2/3"]
     assert outcome.final.shape == (3, 2)
     assert outcome.losses.shape == (3, 2, len(outcome.steps))
-    assert outcome.steps.tolist() == list(range(0, 61, 3))
+    assert outcome.steps.tolist() == list(range(0, 61, 2))
     np.testing.assert_allclose(outcome.losses[..., -1], outcome.final, rtol=1e-5)  # all 37 examples fit the records too
     assert set(results["families"]) == {"main", "own"}
     assert [row["id"] for row in outcome.claims if row["id"].startswith("own")] == ["own/tied"]
