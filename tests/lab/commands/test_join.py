@@ -205,3 +205,27 @@ def test_runs_and_out_are_required(argv):
 def test_a_missing_run_is_named(tmp_path):
     with pytest.raises(BadInput, match=r"one: run.json is missing"):
         join.main([str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(tmp_path / "out")])
+
+
+def test_measured_times_of_a_shared_stage_may_differ(tmp_path):
+    for name, seconds in (("one", 1.0), ("other", 2.0)):
+        arrays = {"loss": np.ones(3), "step/time": np.full(3, seconds), "seconds_per_step": np.array(seconds)}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    join.check_same(tmp_path / "one.npz", tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize(
+    ("settings", "gates", "message"),
+    [
+        ({"explore": True}, (0.1, 0.1), "^--explore: the exploratory arms of each run share models with its first seeds only"),
+        ({}, (0.1, -1.0), "^--gate: differs between the runs: 0.1, -1.0$"),
+    ],
+)
+def test_runs_of_causal_models_that_cannot_be_joined(tmp_path, settings, gates, message):
+    """The gate is not among the settings of a manifest, since a resumed run may change it."""
+    found = [
+        join.Run(tmp_path, manifest.Manifest("causal_untying", settings | {"seeds": [seed]}), {}, {"gate": gate})
+        for seed, gate in enumerate(gates)
+    ]
+    with pytest.raises(BadInput, match=message):
+        join.check(found)

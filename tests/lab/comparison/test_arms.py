@@ -7,8 +7,9 @@ import pytest
 
 from tiejax.lab import tie_at, tied, untie_at, untied
 from tiejax.lab.comparison.arms import Arm, Change
+from tiejax.lab.comparison.segments import segments_of
 from tiejax.lab.comparison.study import on_records
-from tiejax.lab.comparison.training import Trainer
+from tiejax.lab.comparison.training import Trainer, stage_of
 
 
 def test_an_arm_that_changes_continues_the_other():
@@ -44,3 +45,13 @@ def test_arms_that_train_alike_share_programs():
         assert len({id(kept(arm)) for arm in [untied, *other]}) == 4
     assert trainer.ensemble(tied, 0, 30) is not trainer.ensemble(tied, 30, 60)
     assert trainer.ensemble(tied, 0, 30)[1:] == [0, 30, 60]
+
+
+def test_names_of_stages_of_many_seeds_are_short_and_differ():
+    """A stage names a folder, of at most 255 bytes."""
+    (segment, *_) = segments_of([tied, untied])
+    many = [list(range(3000, 3100)), [*range(3000, 3098), 4000, 3099]]
+    names = [stage_of(segment, seeds) for seeds in (*many, [0, 1])]
+    assert len(set(names)) == 3
+    assert max(map(len, names)) < 100
+    assert names[2] == f"{segment.name}.seed-0-1"

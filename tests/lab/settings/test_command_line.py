@@ -151,6 +151,7 @@ BAD = {
     "doses with zero": ("--doses [.5] --zero [.1,.9]", "--doses", "cannot be combined with --variant or --zero"),
     "no dose": ("--doses []", "--doses", "at least one"),
     "dose of 1": ("--doses [.5,1.0]", "--doses", "between 0 and 1", "1.0"),
+    "a list twice": ("--variants main --variants dh", "--variants", "given twice; write --variants A B, or --variants+ B"),
     "repeated dose": ("--doses [.5,.7,.5]", "--doses", "0.5 is repeated"),
     "doses for the mixer": ("--doses [.5] --model mixer", "--doses", "only supported for the transformer, not for the mixer"),
     "too many outcomes": ("--doses [.5,.6] --one [.2,.3,.5] --bits 16", "--doses", "at most 1024", "--bits"),
@@ -326,6 +327,10 @@ def test_the_engine_is_fast_if_that_is_exact(here):
     assert {read("--model", model).engine for model in ("lstm", "mixer")} == {"plain"}
     assert read().exact_every == read().record_every == 500
     assert read("--engine", "plain").exact_every == 10_000
+    # Two records in each cycle of 20,000 steps, although a 15th of the steps is 33,500.
+    assert read("--model", "lstm", "--size", "medium").exact_every == 10_000
+    assert read("--model", "lstm", "--half_period", "1600").exact_every == 1500
+    assert read("--model", "lstm", "--half_period", "100").exact_every == 500
 
 
 def test_doses_are_conditions_with_every_seed(here):

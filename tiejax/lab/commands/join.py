@@ -30,7 +30,7 @@ from tiejax.text.stored import atomic_folder
 # What decides numbers besides settings and text, in environment.json.
 DECIDING = ("versions", "git_commit", "xla_flags", "devices")
 # What is about all seeds of a run, and is written again; what a stage measures of the machine.
-REWRITTEN, TIMES = (RESULTS, METRICS, REPORT, f"{FIGURES}/", f"{EVENTS}/"), ("seconds_per_step",)
+REWRITTEN, TIMES = (RESULTS, METRICS, REPORT, f"{FIGURES}/", f"{EVENTS}/"), ("seconds_per_step", "step/time")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,13 @@ def check(runs: Sequence[Run]) -> None:
             one, other = getattr(first.manifest, what), getattr(run.manifest, what)
             if one != other:
                 raise BadInput(f"{run.path}: expected the {what} of {first.path}, {cut(one)}, got {cut(other)}")
-    settings = differing([{**run.manifest.settings, "seeds": None} for run in runs])
+    adds = load(first.manifest.study).adds if first.manifest.study in NAMES else ()
+    settings = differing(
+        [
+            {**run.manifest.settings, **{name: run.config[name] for name in adds if name in run.config}, "seeds": None}
+            for run in runs
+        ]
+    )
     for name, values in settings.items():
         raise BadInput(f"--{name}: differs between the runs: {', '.join(map(cut, values))}")
     for name in DECIDING:
@@ -152,6 +158,10 @@ def check(runs: Sequence[Run]) -> None:
         }
         if len(found) > 1:
             raise BadInput(f"{ENVIRONMENT}: {name} differs between the runs: {', '.join(map(cut, sorted(found)))}")
+    if first.manifest.settings.get("explore"):
+        raise BadInput(
+            "--explore: the exploratory arms of each run share models with its first seeds only; join runs without it"
+        )
     seeds = [seed for run in runs for part in run.parts for seed in part]
     if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         raise BadInput(f"--seeds: seed {twice[0]} is in several of the runs; join runs with different seeds")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import math
 import re
@@ -30,6 +31,7 @@ Arrays = dict[str, np.ndarray]
 Rate = Any  # a learning rate, or several, as the recipe takes them
 STATE = "state"  # prefix of the arrays of a segment's final state
 STEP = re.compile("([^_]+_)?step")
+LONGEST = 100  # characters of the seeds in the name of a stage, which names a folder
 
 
 class Members(NamedTuple):
@@ -141,7 +143,10 @@ def is_step(field: str) -> bool:
 
 def stage_of(segment: Segment, seeds: Sequence[int]) -> str:
     """Return the name of the stage of a segment for a block of seeds."""
-    return f"{segment.name}.seed-{'-'.join(map(str, seeds))}"
+    words = "-".join(map(str, seeds))
+    if len(words) > LONGEST:
+        words = f"{seeds[0]}-to-{seeds[-1]}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+    return f"{segment.name}.seed-{words}"
 
 
 def costs_of(parts: Sequence[Segment], seeds: Sequence[int]) -> dict[str, float]:

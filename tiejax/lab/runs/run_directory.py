@@ -180,7 +180,7 @@ class RunDirectory:
         if not study.adds:
             return False
         before = yaml_text.load((path / CONFIG).read_text())
-        return any(before[name] != getattr(settings, name) for name in study.adds)
+        return any(name in before and before[name] != getattr(settings, name) for name in study.adds)
 
     @classmethod
     def probe(cls, path: Path) -> None:

@@ -284,6 +284,9 @@ def _joined(argv: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
             if not values:
                 raise BadInput(f"{option}: expected at least one value")
             word = f"{option}={values[0] if values[0].startswith('[') else yaml_text.dump_line(values)}"
+            # Of two values the later counts, as it does for other fields; words look as if they were added.
+            if not values[0].startswith("[") and any(before.startswith(f"{option}=") for before in joined):
+                raise BadInput(f"{option}: given twice; write {option} A B, or {option}+ B for more values")
         elif kind is not None and not equals and waiting and not OPTION.match(waiting[0]):
             word = f"{option}={waiting.pop(0)}"
         joined.append(word)

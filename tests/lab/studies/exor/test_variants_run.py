@@ -14,7 +14,7 @@ from tiejax.lab.runs import entry, manifest, resume
 from tiejax.lab.runs.parts import InSeries, _part
 from tiejax.lab.runs.rates import choose_rates
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.exor.best_rates import seeds_left
+from tiejax.lab.studies.exor.best_rates import begun, seeds_left
 from tiejax.lab.studies.exor.settings import STUDY, Settings
 from tiejax.lab.studies.exor.variants_page import finding, tables
 
@@ -97,14 +97,14 @@ def test_each_kind_of_models_is_compared_at_its_best_rate(tuned):
     assert len(tried) > 2  # one of two rates is the best, at an edge
     best = {arm: min(sorted(tried), key=lambda rate: np.mean(tried[rate][arm])) for arm in ("untied", "tied")}
     assert {name: row["best"] for name, row in found["tuning"].items()} == {f"main, {arm}": rate for arm, rate in best.items()}
-    ends = {arm: np.array(losses_in(tuned / "main" / f"rate-{best[arm]:g}")[arm]) for arm in best}
+    ends = {arm: np.array(losses_in(tuned / "main" / f"rate-{best[arm]!r}")[arm]) for arm in best}
     (price,) = (row for row in found["claims"] if row["id"] == "tying-costs/main")
     np.testing.assert_allclose(price["differences"], ends["tied"] - ends["untied"])
     assert found["seeds"] == [0, 1]
     headings, rows = tables(found)["Numbers: learning rates, on seeds 2000 to 2001 only"]
     assert headings == ["models", "rate", "mean loss"]
     assert len(rows) == sum(len(row["rates"]) for row in found["tuning"].values())
-    assert f"main/rate-{best['tied']:g}/report.html" in (tuned / "report.html").read_text()
+    assert f"main/rate-{best['tied']!r}/report.html" in (tuned / "report.html").read_text()
 
 
 def test_runs_that_chose_a_rate_are_kept_and_overwritten(tuned, tmp_path, capsys):
@@ -323,3 +323,14 @@ def test_estimates_include_the_variants_that_follow():
     assert _part(settings, 0, [8], InSeries()) == (0, "", 0)
     # 2 of 8 seeds in the first part: 3 such parts in this run, and 4 in each of two more runs.
     assert _part(settings, 0, [2, 6], InSeries("dh", 2)) == (0, "dh, part 1 of 2", 3 + 8)
+
+
+def test_runs_at_a_rate_of_many_digits_are_found(tmp_path):
+    settings = Settings(variants=["main"], rates=[0.001, 0.00316227766], out=str(tmp_path)).resolved()
+    (own,) = settings.by_variant.values()
+    for rate in own.rates:
+        (tmp_path / "main" / f"tuning-{rate!r}").mkdir(parents=True)
+    assert [(run.learning_rate, run.out) for run in begun(own)] == [
+        (rate, f"{tmp_path}/main/tuning-{rate!r}") for rate in (0.001, 0.00316227766)
+    ]
+    assert seeds_left(own, [run.out for run in begun(own)], None) == 2 * own.number_of_seeds

@@ -263,6 +263,13 @@ def test_the_gate_ends_a_run_before_its_first_seed(data, tmp_path):
     assert results["gate"]["failed"].startswith("No claim is tested, since the untied models end with")
     assert {row["family"] for row in results["claims"]} == {"exploratory"}
     assert results["gate"]["failed"] in (tmp_path / "end" / "report.html").read_text()
+    before = metrics(tmp_path / "end")
+    trained("--gate", -9, "--resume", "--out", tmp_path / "end")
+    results = json.loads((tmp_path / "end" / "results.json").read_text())
+    assert results["gate"]["failed"] == ""
+    assert "gate: -9" in (tmp_path / "end" / "config.yaml").read_text()
+    for name, values in metrics(tmp_path / "end").items():
+        np.testing.assert_array_equal(values, before[name])
 
 
 def test_a_run_whose_agent_diverges_goes_on(data, tmp_path):

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
 from text_runs import arguments, metrics
 
-from tiejax.lab.runs import resume
+from tiejax.lab.runs import entry, resume
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.text_mlm import text
 from tiejax.lab.studies.text_mlm.ensemble import losses_of_bigrams
@@ -50,7 +51,7 @@ def test_losses_are_those_of_the_text(prepared):
 
 
 @pytest.mark.slow
-def test_run_is_compared_with_its_bigrams(run):
+def test_run_is_compared_with_its_bigrams(run, tmp_path):
     """In results.json, in the report's opening, and in its tables; a resumed run may have another gate."""
     out, _ = run
     settings = resume.read(STUDY, ["--resume", "--out", str(out)]).settings
@@ -67,4 +68,8 @@ def test_run_is_compared_with_its_bigrams(run):
     html = (out / "report.html").read_text()
     assert f"and {found['bigram']['both']:.3f} from both; mean final losses: untied models {last[0]:.3f}" in html
     assert "bigram, both" in html
-    assert resume.read(STUDY, ["--resume", "--out", str(out), "--gate", "-9"]).settings.gate == -9
+    again = shutil.copytree(out, tmp_path / "again")
+    assert entry.main(STUDY, ["--resume", "--out", str(again), "--gate", "-9", "--quiet"]) == 0
+    regated = json.loads((again / "results.json").read_text())
+    assert (regated["gate"]["margin"], regated["gate"]["failed"], regated["final"]) == (-9, "", found["final"])
+    assert "gate: -9" in (again / "config.yaml").read_text()

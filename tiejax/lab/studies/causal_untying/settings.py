@@ -278,7 +278,7 @@ STUDY = Study(
     sizes=sizes,
     prepare="tiejax.lab.studies.causal_untying.text:prepare",
     may_change=("checkpoint_every", "data_dir", "gate", "control_seeds", "tracker"),
-    adds=("control_seeds",),
+    adds=("control_seeds", "gate"),
     appends=True,
     single_process=True,
 )

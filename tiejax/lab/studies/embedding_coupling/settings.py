@@ -271,6 +271,7 @@ STUDY = Study(
     sizes=sizes,
     prepare="tiejax.lab.studies.embedding_coupling.preparation:prepare",
     may_change=("checkpoint_every", "data_dir", "gate", "mesh", "tracker"),
+    adds=("gate",),
     single_process=True,
     # As for text_mlm: CPU devices share a member only if --mesh says so.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.trained_seeds) % cores() == 0,

@@ -60,7 +60,7 @@ class Tuning(NamedTuple):
             rates = [rate for rate, _ in pairs]
             if rates == list(given):
                 return -first["development"][:, place]
-            further = f"{stage}.{start}.{rates[0]:g}"
+            further = f"{stage}.{start}.{float(rates[0])!r}"
             self.stages.add(further, self.stages.costs[stage] / first["development"][..., 0].size)
             of_start = self._replace(encoders=self.encoders.only(start))
             work = functools.partial(of_start._development, task, further, rates)

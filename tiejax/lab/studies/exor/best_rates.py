@@ -31,7 +31,7 @@ def choose(own: Settings, trained: Callable[[Settings], Results]) -> dict[str, T
 
     @functools.cache
     def losses(rate: float) -> dict[str, np.ndarray]:
-        body = trained(dataclasses.replace(_at(own, rate, f"tuning-{rate:g}"), seeds=own.tuning_seeds))
+        body = trained(dataclasses.replace(_at(own, rate, f"tuning-{float(rate)!r}"), seeds=own.tuning_seeds))
         final = {arm: np.array(body["final"][arm]["exact_cross_entropy"]["train"], float) for arm in ARMS}
         return {arm: np.where(np.isfinite(values), values, np.inf) for arm, values in final.items()}
 
@@ -43,7 +43,7 @@ def choose(own: Settings, trained: Callable[[Settings], Results]) -> dict[str, T
 
 def reported(own: Settings, tried: Mapping[str, Tried]) -> dict[str, Settings]:
     """Return the settings of the reported run of each kind of models, at its best rate."""
-    return {arm: _at(own, each.rate, f"rate-{each.rate:g}") for arm, each in tried.items()}
+    return {arm: _at(own, each.rate, f"rate-{float(each.rate)!r}") for arm, each in tried.items()}
 
 
 def begun(own: Settings) -> list[Settings]:
@@ -63,7 +63,7 @@ def seeds_left(own: Settings, outs: Container[str | None], best: Mapping[str, Tr
     """
     assert own.rates is not None
     if best is None:
-        tuning = sum(_at(own, rate, f"tuning-{rate:g}").out not in outs for rate in own.rates)
+        tuning = sum(_at(own, rate, f"tuning-{float(rate)!r}").out not in outs for rate in own.rates)
         return tuning * own.rate_seeds + 2 * own.number_of_seeds
     return len({run.out for run in reported(own, best).values() if run.out not in outs}) * own.number_of_seeds
 

@@ -103,7 +103,8 @@ class Settings(
         max_norm: clip gradients to this global norm, in which a tied pair of tables counts once (default: no clipping)
         record_every: steps between records, the measurements during training: embedding distances and sampled accuracy
         exact_every: steps between computations of the exact risk (the expected loss over all contexts, not a sample), a
-            multiple of record_every (default: record_every on the fast engine, a 15th of the steps on the plain one)
+            multiple of record_every (default: record_every on the fast engine; on the plain one a 15th of the steps, or
+            half a cycle of the learning rate if that is less)
         engine: fast computes on multisets of symbols, which is exact for a transformer without dropout, and trains on the same
             batches as plain; auto is fast where that is exact, otherwise plain
         records_on: where records are stored: memory; disk (files in the run directory, without a copy in memory); or auto,
@@ -165,7 +166,9 @@ class Settings(
         if values["engine"] == "auto":
             values["engine"] = "plain" if _why_not_fast(self.model, self.dropout) else "fast"
         if values["exact_every"] is None:
-            records = max(1, round(values["steps"] / 15 / max(1, values["record_every"])))
+            every = max(1, values["record_every"])
+            # At least two in each cycle of the learning rate, if records are as frequent.
+            records = max(1, min(round(values["steps"] / 15 / every), self.half_period // every))
             values["exact_every"] = values["record_every"] * (records if values["engine"] == "plain" else 1)
         settings = type(self)(**values)
         if settings.out is None:

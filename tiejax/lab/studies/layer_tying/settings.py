@@ -375,6 +375,7 @@ STUDY = Study(
     sizes=sizes,
     prepare="tiejax.lab.studies.layer_tying.study:prepare",
     may_change=("checkpoint_every", "data_dir", "gate", "tracker"),
+    adds=("gate",),
     appends=True,
     single_process=True,
     # One device that uses all cores is faster for fewer models than cores, since CPU devices do not share a model.

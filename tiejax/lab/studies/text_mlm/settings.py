@@ -188,6 +188,7 @@ STUDY = Study(
     sizes=sizes,
     prepare="tiejax.lab.studies.text_mlm.text:prepare",
     may_change=("checkpoint_every", "data_dir", "gate", "mesh", "tracker"),
+    adds=("gate",),
     # One device per core is faster if the members divide evenly among the cores, otherwise one device that uses all cores.
     device_a_core=lambda settings: settings.mesh is not None or len(settings.seed_list) % cores() == 0,
 )
