@@ -129,9 +129,7 @@ def test_unusable_text(text, tmp_path):
     (tmp_path / "split").mkdir()
     for name in ("train", "valid", "test"):
         (tmp_path / "split" / f"{name}.txt").write_text("Abc de.")
-    with pytest.raises(
-        CorpusError, match=r"is split into files for training, validation and test, but .*; name one of the files$"
-    ):
+    with pytest.raises(CorpusError, match=r"has separate files for training and test, .*; name one of the files$"):
         sentences.prepare([str(tmp_path / "split")], folder=tmp_path / "data", **SETTINGS)
     (tmp_path / "bad.txt").write_text("Abc de fg.\n\n" * 4)
     few = sentences.prepare([str(tmp_path / "bad.txt")], folder=tmp_path / "data", **SETTINGS | {"min_length": 3})

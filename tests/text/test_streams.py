@@ -89,20 +89,19 @@ def test_folder_with_a_file_per_stream(split_corpus, tmp_path):
     assert prepare([moved], tmp_path / "data").fingerprint == found.fingerprint
     for file, name in names.items():
         (moved / name).rename(moved / file)
-    for name in ("val.txt", "eval.txt"):
-        (moved / "dev.md").rename(moved / name)
-        assert prepare([moved], tmp_path / "data").fingerprint == found.fingerprint
-        (moved / name).rename(moved / "dev.md")
-    # Two files for a stream are ambiguous; with one file of the three the folder is an ordinary corpus, with two it is refused.
+    (moved / "dev.md").rename(moved / "val.txt")
+    assert prepare([moved], tmp_path / "data").fingerprint == found.fingerprint
+    (moved / "val.txt").rename(moved / "dev.md")
+    # Two files for a stream are ambiguous; with files of one name for two of the three splits, the third is missing.
     (moved / "valid.txt").write_text("More.")
     with pytest.raises(CorpusError, match=r"^corpus .*: contains dev\.md and valid\.txt, but only one can be the validation"):
         prepare([moved], tmp_path / "data")
     (moved / "valid.txt").unlink()
     (moved / "dev.md").unlink()
-    words = r"^corpus .*: contains train\.txt\.gz and test\.text, but no validation file; add it, or name the files$"
+    words = r"^corpus .*: contains train\.txt\.gz and test\.text, but no validation file; name three files with "
     with pytest.raises(CorpusError, match=words):
         prepare([moved], tmp_path / "data")
-    (moved / "test.text").unlink()
+    (moved / "test.text").rename(moved / "the.test.txt")  # of another name than the other file: a corpus of texts
     assert prepare([moved], tmp_path / "data").facts["ends"] == [8, 9, 10]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tiejax.training import Ensemble, Phase, Scanned, Vmapped, make_step, train
 from tiejax.training.keys import check_seeds
-from tiejax.tying import Slice, Tie, TieError
+from tiejax.tying import Scale, Slice, Tie, TieError
 
 TIES = [Tie("a", "b"), Tie("a", "c")]
 
@@ -129,8 +129,12 @@ def test_a_norm_that_clips_everything_is_refused(max_norm):
         make_step(optax.sgd(0.1), ensemble().loss, (), max_norm)
 
 
-def test_numbers_of_numpy_and_of_no_seeds():
-    assert type(ensemble(steps=np.int64(2)).steps) is int
+def test_numbers_of_other_libraries_become_those_of_python():
+    found = ensemble(steps=np.int64(2), max_norm=jnp.float32(1))
+    assert (type(found.steps), type(found.max_norm)) == (int, float)
+
+
+def test_at_least_one_seed_at_once():
     for kind in (Vmapped, Scanned):
         with pytest.raises(ValueError, match="at_once: expected at least 1 seed, or None for all, got 0"):
             kind(0)
@@ -140,3 +144,10 @@ def test_members_to_start_from_whose_tied_leaves_differ_are_refused():
     untied = ensemble(arm_ties=[[False], [False]]).start([4]).state
     with pytest.raises(TieError, match="tie a -> b: the leaves of arm 1 differ although they are tied"):
         train(ensemble(), [4], start=untied)
+    train(ensemble(phases=[Phase(), Phase(1, 0)]), [4], start=untied)  # tied from step 1 on
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_members_that_an_ensemble_starts_from_are_tied_up_to_rounding(seed):
+    scaled = ensemble(ties=Tie("a", "b", Scale(0.3)), arm_ties=np.array([[True]]))
+    train(scaled, [seed], start=scaled.start([seed]).state)

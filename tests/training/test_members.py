@@ -183,14 +183,34 @@ def test_a_loop_that_is_left_early_has_the_members_of_its_last_chunk_and_goes_on
         pass
     ended = begun.result()
     np.testing.assert_array_equal(ended.members.state.params["w"], whole.members.state.params["w"])
+    assert all(0 <= one.idle_share <= 1 for one in (left, ended))
     for name, values in whole.records["record"].items():
         np.testing.assert_array_equal(ended.records["record"][name], values)
+
+
+def test_a_training_that_is_interrupted_within_a_chunk_does_not_go_on(monkeypatch):
+    """Its members are lost with the chunk; those before it are in a checkpoint, if at all."""
+    begun = training.Training(ensemble_of(9), [1])
+    begun.compile()
+    for chunk in begun.chunks(chunk_s=1e-9):
+        if chunk.step == 2:
+            break
+
+    def advance(runner, placed, until):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(begun._runner), "advance", advance)
+    with pytest.raises(KeyboardInterrupt):
+        list(begun.chunks())
+    for further in (begun.result, lambda: list(begun.chunks())):
+        with pytest.raises(RuntimeError, match="the training was interrupted within a chunk; continue from a checkpoint"):
+            further()
 
 
 @pytest.mark.parametrize(
     ("changes", "other"),
     [
-        ({"arm_ties": np.array([[False]])}, "arm_ties"),
+        ({"arm_ties": np.array([[False]])}, "arm_ties and phases"),
         ({"phases": [training.Phase(0, 5)]}, "phases"),
         ({"max_norm": 0.5}, "max_norm"),
     ],
@@ -212,3 +232,19 @@ def test_a_training_is_continued_with_its_own_ties(tmp_path, changes, other):
     training.train(tied(), [1], checkpoints())
     with pytest.raises(training.CheckpointMismatch, match=f"belongs to a training with other {other}; continue with the same"):
         training.train(tied(**changes), [1], checkpoints(), resume=True)
+
+
+def test_a_training_whose_recorder_has_another_field_is_not_resumed(tmp_path):
+    def with_fields(names):
+        record = training.Recorder(3, lambda params, batch, seed_key, step: dict.fromkeys(names, params["w"][0]))
+        return dataclasses.replace(ensemble_of(7), recorders={"record": record})
+
+    def checkpoints():
+        return training.Checkpoints(tmp_path / "checkpoints", [], pytest.fail)
+
+    begun = training.Training(with_fields("a"), [1], checkpoints())
+    begun.compile()
+    stops = iter([False, False, True])
+    list(begun.chunks(lambda: next(stops), chunk_s=1e-9))
+    with pytest.raises(training.CheckpointMismatch, match="the checkpoint has other records than this training: records of"):
+        training.train(with_fields("ab"), [1], checkpoints(), resume=True)

@@ -72,10 +72,10 @@ def prepare(
         raise CorpusError(f"max_length {max_length}: expected at least 3, for [CLS], a token and [SEP]")
     if min_length > max_length:
         raise CorpusError(f"min_length {min_length}: expected at most max_length, {max_length}")
-    if len(corpus) == 1 and splits.presplit_files(corpus[0]):
+    if len(corpus) == 1 and splits.split_files(corpus[0]):
         raise CorpusError(
-            f"corpus {corpus[0]}: is split into files for training, validation and test, but sentences of one text are split "
-            "70/10/20 here; name one of the files"
+            f"corpus {corpus[0]}: has separate files for training and test, but sentences of one text are split 70/10/20 here; "
+            "name one of the files"
         )
     recipe = functools.partial(_recipe, _Limits(max_length, min_length, rows_are_sentences), kind)
     return stored.prepare(Sentences, {"corpus": list(corpus)}, recipe, **asked)

@@ -17,7 +17,7 @@ from tiejax.text.sources import TFDS, Source
 # Ends of the three streams cut from one corpus, in tenths of its characters.
 ENDS = (8, 9, 10)
 # The last words of file names that mark a folder as already split: `train.txt`, or `wiki.train.tokens` as in WikiText.
-WORDS = {"train": ("train",), "validation": ("valid", "validation", "val", "dev", "eval"), "test": ("test",)}
+WORDS = {"train": ("train",), "validation": ("valid", "validation", "val", "dev"), "test": ("test",)}
 
 
 def split_names(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str]) -> dict[str, list[str]]:
@@ -28,26 +28,37 @@ def split_names(corpus: Sequence[str], validation: Sequence[str], test: Sequence
     for missing, present, field, other in ((validation, test, "validation", "test"), (test, validation, "test", "validation")):
         if present and not missing:
             raise CorpusError(f"{field}: required, since {other} is given; without both of them the corpus is cut 80/10/10")
-    if len(corpus) == 1 and not validation and (files := presplit_files(corpus[0])):
+    if len(corpus) == 1 and not validation and (files := _presplit_files(corpus[0])):
         corpus, validation, test = ([files[split]] for split in SPLITS)
     return {"corpus": list(corpus), "validation": list(validation), "test": list(test)}
 
 
-def presplit_files(name: str) -> dict[str, str] | None:
-    """Return the files of a folder that contains one file for each stream, or None for any other path."""
+def split_files(name: str) -> dict[str, list[Path]] | None:
+    """Return the files of a folder for each stream, or None unless it is split: it has files for all, or for two of one name.
+
+    The name is what comes before the word: `wiki.train.tokens` and `wiki.test.tokens` have the name `wiki`.
+    """
     try:
         files = sorted(path for path in Path(name).iterdir() if path.is_file() and is_text(path.name))
     except OSError:
         return None  # not a folder, or unreadable; reading it later raises the error
-    by_split = {
-        split: [path for path in files if path.name.lower().removesuffix(".gz").split(".")[-2] in words]
-        for split, words in WORDS.items()
-    }
-    if sum(map(bool, by_split.values())) < 2:  # a folder of texts, one of which may have such a name
+    named = [(path, path.name.lower().removesuffix(".gz").split(".")) for path in files]
+    by_split = {split: [path for path, parts in named if parts[-2] in words] for split, words in WORDS.items()}
+    # Of each split once: two splits of one name have the same one.
+    names = [name for words in WORDS.values() for name in {tuple(parts[:-2]) for _, parts in named if parts[-2] in words}]
+    return by_split if all(by_split.values()) or len(set(names)) < len(names) else None
+
+
+def _presplit_files(name: str) -> dict[str, str] | None:
+    """Return the file of a folder for each stream, or None for a path that is not split; raises CorpusError if unclear."""
+    by_split = split_files(name)
+    if by_split is None:
         return None
     if absent := [split for split, paths in by_split.items() if not paths]:
         present = " and ".join(paths[0].name for paths in by_split.values() if paths)
-        raise CorpusError(f"corpus {name}: contains {present}, but no {absent[0]} file; add it, or name the files")
+        raise CorpusError(
+            f"corpus {name}: contains {present}, but no {absent[0]} file; name three files with corpus, validation and test"
+        )
     for split, paths in by_split.items():
         if len(paths) > 1:
             several = " and ".join(path.name for path in paths)

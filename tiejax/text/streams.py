@@ -73,7 +73,7 @@ def prepare(corpus: Sequence[str], validation: Sequence[str], test: Sequence[str
 
     Args:
         corpus: the training text, as in `corpus.sources`. Without `validation` and `test`, a single folder with one file each
-            called train, valid (or validation, val, dev, eval) and test, as in `train.txt` or `wiki.train.tokens`, gives the
+            called train, valid (or validation, val, dev) and test, as in `train.txt` or `wiki.train.tokens`, gives the
             three streams; the characters of any other corpus are cut 80/10/10, in order, between two words.
         validation: the validation text, likewise.
         test: the test text, likewise.

@@ -36,7 +36,8 @@ from tiejax.training.members import EnsembleState, Scanned, SplitMembers, Unroll
 from tiejax.training.phases import NEVER, Phase, change_ties, phases_on
 from tiejax.training.placement import gather, leaf_squares
 from tiejax.training.sources import DrawAhead, Feed
-from tiejax.training.step import Loss, TrainState, make_step, products_in
+from tiejax.training.step import Loss, TrainState, check_norm, make_step, products_in
+from tiejax.tying.tie import apply_transform, leaves_by_path
 
 PyTree = Any
 
@@ -64,6 +65,12 @@ class Recorder:
         records_per_stretch = -(-self.restart // self.every)
         number = step // self.restart * records_per_stretch + step % self.restart // self.every + ahead
         return number // records_per_stretch * self.restart + number % records_per_stretch * self.every
+
+
+def _are_close(tie: tying.Tie, params: PyTree, rtol: float) -> bool:
+    leaves = leaves_by_path(params)[0]
+    source, target = (np.asarray(leaf, float) for leaf in (apply_transform(tie, leaves[tie.source]), leaves[tie.target]))
+    return np.allclose(source, target, rtol=0, atol=rtol * np.abs(target).max(initial=0))
 
 
 def _checked(arm_ties: Any) -> np.ndarray:
@@ -141,8 +148,9 @@ class Ensemble:
             raise ValueError("arm_ties: an arm with phases must have all ties or none")
         if self.steps < 0 or self.records_per_chunk < 1:
             raise ValueError(f"expected steps >= 0 and records_per_chunk >= 1, got {self.steps} and {self.records_per_chunk}")
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise ValueError(f"max_norm: expected a number > 0, or None to clip nothing, got {self.max_norm}")
+        if self.max_norm is not None:
+            object.__setattr__(self, "max_norm", float(self.max_norm))
+            check_norm(self.max_norm)
         object.__setattr__(self, "steps", operator.index(self.steps))
         if self.source is not None:
             name = "steps" if isinstance(self.source, DrawAhead) else "window"
@@ -200,17 +208,20 @@ class Ensemble:
 
         return jax.jit(jax.vmap(jax.vmap(member, in_axes=(None, 0)), in_axes=(0, None)))
 
-    def check(self, members: EnsembleState) -> None:
-        """Raise tying.TieError unless the leaves of every tie that is on are bitwise equal."""
-        last = int(members.cursor) - 1  # ties that change at the cursor's step change when the next chunk starts
-        was_on = [phase.starts_equal if last < 0 else phase.on(last) for phase in self.every_phase]
+    def check(self, members: EnsembleState, rtol: float = 0) -> None:
+        """Raise tying.TieError unless the leaves of every tie that is on are equal, up to `rtol` of their largest value.
+
+        Members before the first step, which may be those of another ensemble, need equal leaves of ties that are on at it.
+        """
+        last = max(0, int(members.cursor) - 1)  # ties that change at the cursor's step change when the next chunk starts
+        was_on = [phase.on(last) for phase in self.every_phase]
         params = jax.device_get(members.state.params)
         for arm, on in enumerate(self.arm_ties & np.array(was_on)[:, None]):
             for seed in range(len(jax.tree.leaves(params)[0])):
                 member = jax.tree.map(lambda leaf, at=(seed, arm): leaf[at], params)
                 equal, resolved = tying.equal_leaves(member, self.ties), tying.resolve(self.ties, member)
                 for tie, is_on in zip(resolved, np.broadcast_to(on, len(resolved)), strict=True):
-                    if is_on and not equal[tie.target]:
+                    if is_on and not (equal[tie.target] or (rtol and _are_close(tie, member, rtol))):
                         raise tying.TieError(f"{tie}: the leaves of arm {arm} differ although they are tied")
 
     def train(self, keys: SeedKey, state: Any, first: jax.Array, stop: jax.Array, fed_at: Callable[[jax.Array], Any]) -> Any:

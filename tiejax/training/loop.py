@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.training import cluster
-from tiejax.training.checkpoint import Checkpoints, Facts, pack, unpack
+from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints, Facts, pack, unpack
 from tiejax.training.chunk import Runner, compile_ensemble
 from tiejax.training.ensemble import Ensemble
 from tiejax.training.keys import check_seeds
@@ -103,7 +103,7 @@ def train(
             arms.
         CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions, steps, recorders,
             ties of arms, phases or `max_norm`.
-        tying.TieError: if leaves of `start` whose tie is on at step 0 differ.
+        tying.TieError: if leaves of `start` whose tie is on at step 0 differ by more than rounding.
     """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk, start)
     training.compile()
@@ -149,9 +149,12 @@ class Training:
             "conditions": [*map(int, numbers)],
             "steps": ensemble.steps,
             "recorders": recorders,
-            "arm_ties": ensemble.arm_ties.tolist(),
-            "phases": [[*map(_plain, dataclasses.astuple(phase))] for phase in ensemble.every_phase],
-            "max_norm": _plain(ensemble.max_norm),
+            "arm_ties": [row[:1] if len({*row}) == 1 else row for row in ensemble.arm_ties.tolist()],
+            "phases": [
+                [*map(_plain, dataclasses.astuple(phase))] if ties.any() else None
+                for phase, ties in zip(ensemble.every_phase, ensemble.arm_ties, strict=True)
+            ],
+            "max_norm": ensemble.max_norm,
         }
         if not resume and checkpoints is not None and checkpoints.latest is not None:
             raise ValueError(
@@ -160,14 +163,16 @@ class Training:
         restored = _restored(self._members, checkpoints, bool(on_disk), self._facts) if resume else None
         if restored is not None:
             self._members, found = restored
-        if restored is not None or start is not None:
             ensemble.check(self._members)
+        elif start is not None:
+            ensemble.check(self._members, rtol=1e-6)
         self._records = _record_files(found, checkpoints) if on_disk else RecordsInMemory(found)
         self.resumed = restored is not None
         self.first = self._cursor = self._saved = int(self._members.cursor)
         self.compile_s = self._train_s = self._worked_s = self._whole_s = 0.0
         self._runner: Runner | None = None
         self._placed: EnsembleState | None = None  # members on the devices that are further than `_members`
+        self._within = False  # whether a chunk began that did not end
 
     @property
     def records(self) -> Records:
@@ -193,15 +198,18 @@ class Training:
         """Train chunk by chunk to the last step, or until `stop_requested` is true in some process; yield the progress.
 
         stop_requested: called before each chunk. chunk_s: target seconds per chunk; the length of chunks does not affect
-        results. checkpoint_s: seconds between checkpoints; one is also written at the end, but not by a caller that leaves its
-        loop. Another call continues.
+        results. checkpoint_s: seconds between checkpoints; one is also written at the end, unless the caller leaves the loop
+        early. A further call continues the training.
+
+        Raises RuntimeError if an error has interrupted a chunk before; CheckpointMismatch if records have other fields than
+        those of the checkpoint.
         """
         if self.finished:
             return
         assert self._runner is not None
         self._collect()
         placed = self._runner.to_devices(self._members)
-        length, saved_at, began_at = 1, time.perf_counter(), time.perf_counter()
+        length, saved_at, began_at, whole_s = 1, time.perf_counter(), time.perf_counter(), self._whole_s
         while not self.finished:
             orders = cluster.agree([length, time.perf_counter() - saved_at > checkpoint_s, stop_requested()])
             length, save_due, _ = orders[0]
@@ -212,19 +220,17 @@ class Training:
                 break
             until = min(self._cursor + length, self.ensemble.longest_chunk(self._cursor))
             began = time.perf_counter()
-            self._placed = None  # its buffers are used again
-            self._placed, records, worked = self._runner.advance(placed, until)
-            placed = self._placed
+            self._placed, self._within = None, True  # its buffers are used again
+            placed, records, worked = self._runner.advance(placed, until)
             seconds = time.perf_counter() - began
             self._worked_s += worked
             self._train_s += seconds
             # Aim at chunk_s, but grow at most tenfold: the first chunks are too short for a good measurement.
             length = max(1, min(10 * length, int((until - self._cursor) * chunk_s / max(seconds, 1e-9))))
-            self._cursor = until
-            if self._records is not None:
-                self._records.append(records)
+            self._append(records)
+            self._placed, self._cursor, self._within = placed, until, False
+            self._whole_s = whole_s + time.perf_counter() - began_at
             yield Chunk(min(until, self.ensemble.steps), self._steps_here, self._train_s, records)
-        self._whole_s = time.perf_counter() - began_at
         self._save()
 
     @property
@@ -232,10 +238,23 @@ class Training:
         return min(self._cursor, self.ensemble.steps) - min(self.first, self.ensemble.steps)
 
     def _collect(self) -> None:
-        """Bring the members from the devices, if they are further there."""
+        """Bring the members from the devices, if they are further there; raises RuntimeError if a chunk was interrupted."""
+        if self._within:
+            raise RuntimeError("the training was interrupted within a chunk; continue from a checkpoint, or start again")
         if self._placed is not None:
             assert self._runner is not None
             self._members, self._placed = self._runner.to_host(self._placed), None
+
+    def _append(self, records: Records) -> None:
+        """Append the records of a chunk."""
+        if self._records is None:
+            return
+        try:
+            self._records.append(records)
+        except ValueError as error:
+            if not self.resumed:
+                raise
+            raise CheckpointMismatch(f"the checkpoint has other records than this training: {error}") from None
 
     def _save(self) -> None:
         """Collect the members, and write a checkpoint unless this step has been saved."""
@@ -245,7 +264,7 @@ class Training:
         self._saved = self._cursor
 
     def result(self) -> Trained:
-        """Return the members, records and times of the training so far."""
+        """Return the members, records and times of the training so far; every process calls it."""
         self._collect()
         idle = 1 - self._worked_s / max(self._whole_s, 1e-9) if self._whole_s else 0.0
         return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)

@@ -30,6 +30,12 @@ class TrainState(NamedTuple):
     use_states: PyTree = None
 
 
+def check_norm(max_norm: Any) -> None:
+    """Raise ValueError if a limit of the norm is known and clips everything."""
+    if max_norm is not None and not isinstance(max_norm, jax.core.Tracer) and not max_norm > 0:
+        raise ValueError(f"max_norm: expected a number > 0, or None to clip nothing, got {max_norm}")
+
+
 def make_step(
     loss: Loss,
     optimizer: optax.GradientTransformation,
@@ -54,8 +60,7 @@ def make_step(
         and so would count a tied pair twice (`tying.check_leafwise`); use `max_norm`.
     """
 
-    if max_norm is not None and not max_norm > 0:
-        raise ValueError(f"max_norm: expected a number > 0, or None to clip nothing, got {max_norm}")
+    check_norm(max_norm)
 
     def step(
         state: TrainState, batch: Any, key: jax.Array, on: Any, gradient_weights: Any = None

@@ -217,7 +217,7 @@ def test_measured_times_of_a_shared_stage_may_differ(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "gates", "message"),
     [
-        ({"explore": True}, (0.1, 0.1), "^--explore: the exploratory arms of each run share models with its first seeds only"),
+        ({"explore": True}, (0.1, 0.1), "^--explore: exploratory arms are trained for the first seeds of each run only"),
         ({}, (0.1, -1.0), "^--gate: differs between the runs: 0.1, -1.0$"),
     ],
 )

@@ -143,13 +143,7 @@ def check(runs: Sequence[Run]) -> None:
             one, other = getattr(first.manifest, what), getattr(run.manifest, what)
             if one != other:
                 raise BadInput(f"{run.path}: expected the {what} of {first.path}, {cut(one)}, got {cut(other)}")
-    adds = load(first.manifest.study).adds if first.manifest.study in NAMES else ()
-    settings = differing(
-        [
-            {**run.manifest.settings, **{name: run.config[name] for name in adds if name in run.config}, "seeds": None}
-            for run in runs
-        ]
-    )
+    settings = differing([{**run.manifest.settings, "gate": run.config.get("gate"), "seeds": None} for run in runs])
     for name, values in settings.items():
         raise BadInput(f"--{name}: differs between the runs: {', '.join(map(cut, values))}")
     for name in DECIDING:
@@ -159,9 +153,7 @@ def check(runs: Sequence[Run]) -> None:
         if len(found) > 1:
             raise BadInput(f"{ENVIRONMENT}: {name} differs between the runs: {', '.join(map(cut, sorted(found)))}")
     if first.manifest.settings.get("explore"):
-        raise BadInput(
-            "--explore: the exploratory arms of each run share models with its first seeds only; join runs without it"
-        )
+        raise BadInput("--explore: exploratory arms are trained for the first seeds of each run only; join runs without them")
     seeds = [seed for run in runs for part in run.parts for seed in part]
     if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         raise BadInput(f"--seeds: seed {twice[0]} is in several of the runs; join runs with different seeds")

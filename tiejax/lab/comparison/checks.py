@@ -252,7 +252,7 @@ def check_mean(
         return
     params, batch, loss = init(jax.random.key(0)), data.batch(), jax.jit(evaluate)
     whole = loss(params, batch)
-    parts = jax.vmap(loss, (None, 0))(params, jax.tree.map(lambda leaf: np.stack(np.split(leaf, devices)), batch))
+    parts = jax.lax.map(lambda part: loss(params, part), jax.tree.map(lambda leaf: np.stack(np.split(leaf, devices)), batch))
     if not np.isclose(whole, mean := parts.mean(), rtol=1e-4 if whole.dtype == jnp.float32 else 1e-2, equal_nan=True):
         raise BadInput(
             f"--mesh: the loss of the first batch is {whole:.6g}, but the mean over its {devices} parts {mean:.6g}; with "

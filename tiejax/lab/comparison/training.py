@@ -31,7 +31,7 @@ Arrays = dict[str, np.ndarray]
 Rate = Any  # a learning rate, or several, as the recipe takes them
 STATE = "state"  # prefix of the arrays of a segment's final state
 STEP = re.compile("([^_]+_)?step")
-LONGEST = 100  # characters of the seeds in the name of a stage, which names a folder
+LONGEST = 180  # characters of the seeds in the name of a stage, which names a folder
 
 
 class Members(NamedTuple):

@@ -84,8 +84,6 @@ def read(folder: Path) -> Manifest:
     if content.pop("digest", None) != digest_of_json(content) or not _is_whole(content):
         raise damage
     parts, tested = tuple(content.get("parts", ())), tuple(content.get("tested", ()))
-    # The study that compares finished runs, the only one with a setting `runs`, was called comparison before `Comparison` was.
-    study = "compare" if study == "comparison" and "runs" in content["settings"] else study
     return Manifest(study, content["settings"], content["text"], content["files"], content.get("lengths", {}), parts, tested)
 
 

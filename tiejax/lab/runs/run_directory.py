@@ -263,6 +263,12 @@ class RunDirectory:
             self._write_config(settings)
             self._change(settings=self.manifest.settings | longer, files=files)
         else:
+            stages = any(name.startswith("finished/") for name in self.manifest.files)
+            if self.finished and not stages and not any(self.checkpoints.glob("[0-9]*")):
+                raise BadInput(
+                    f"--resume: the run in {self.path} has finished, and its last checkpoint, from which its files could be "
+                    "written again, is missing; --overwrite trains from scratch"
+                )
             self._change(files=files)
             self._write_config(settings)
 

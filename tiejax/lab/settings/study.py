@@ -53,7 +53,7 @@ class Study:
         command: the command line
         run: trains, analyses and writes the report: `(launched, console)` -> exit status
         may_change: settings that do not affect results, which a resumed run may change
-        adds: settings of `may_change` that add work or decide what is tested; a finished run that is resumed with another value
+        adds: settings of `may_change` that add work or decide what is tested: a finished run that is resumed with another value
             goes on
         extends: lists to which a resumed run may add, if they were not empty; a finished run then goes on
         appends: whether a resumed run may append seeds; the settings are then `LookSettings`

@@ -1,6 +1,5 @@
 """Comparison of runs: settings that differ, the verdict of each run on every claim, and refusals."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -10,15 +9,13 @@ from directories import make_run
 from pictures import is_a_picture
 from processes import tree
 
-from tiejax.lab.commands.runs import describe
-from tiejax.lab.runs import entry, manifest
+from tiejax.lab.runs import entry
 from tiejax.lab.runs.manifest import differing
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.compare.page import at_odds, finding
 from tiejax.lab.studies.compare.settings import ACROSS, STUDY, labels
 from tiejax.lab.studies.compare.study import effect
 from tiejax.statistics.claims import Claim
-from tiejax.system import files
 
 
 def body(*claims):
@@ -118,34 +115,6 @@ def test_a_comparison_as_json(tmp_path, runs, capsys):
     results = json.loads((out / "results.json").read_text())
     assert printed == results | {"finding": finding(results), "report": str(out / "report.html")}
     assert [row["verdict"] for row in printed["claims"][1]["rows"]] == ["supported", "contradicted"]
-
-
-def under_its_former_name(out):
-    """Make a comparison one of an earlier version, whose study was called comparison in run.json and results.json."""
-    results = json.loads((out / "results.json").read_text()) | {"experiment": "comparison"}
-    (out / "results.json").write_text(json.dumps(results))
-    earlier = dataclasses.replace(manifest.read(out), study="comparison")
-    dataclasses.replace(earlier, files=earlier.files | {"results.json": files.sha256(out / "results.json")}, lengths={}).write(
-        out
-    )
-    assert json.loads((out / "run.json").read_text())["study"] == "comparison"
-
-
-def test_comparisons_under_the_former_name_are_not_runs_of_ones_own_model(tmp_path, runs, capsys):
-    """A run of `Comparison` is called comparison too: its claims are tested, and listed; those of `compare` are of others."""
-    out, _ = compared(tmp_path, runs)
-    now = describe(out)
-    under_its_former_name(out)
-    assert describe(out) == now
-    assert (now.study, now.claims, now.damage) == ("compare", None, None)
-    with pytest.raises(BadInput, match=f"{runs[0]} is a run of exor and {out} one of compare"):
-        entry.main(STUDY, [str(runs[0]), str(out), "--out", str(tmp_path / "x")])
-    assert entry.main(STUDY, [*map(str, runs), "--out", str(out), "--overwrite"]) == 0
-    assert json.loads((out / "run.json").read_text())["study"] == "compare"
-
-    own = make_run(tmp_path / "own", finished=True, results=body(claim("both", "supported")), seeds=3)
-    dataclasses.replace(manifest.read(own), study="comparison").write(own)
-    assert (describe(own).study, describe(own).claims["supported"]) == ("comparison", 1)
 
 
 def headline(*claims, runs=2):

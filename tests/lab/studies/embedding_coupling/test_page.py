@@ -170,7 +170,7 @@ def test_report_notes_that_pre_training_does_not_help(body):
 
 
 def test_losses_of_bigrams_stand_beside_those_of_shapes(body, metrics):
-    """In the table of shapes and in the figure of pre-training; the table of a run of an earlier version has none."""
+    """In the table of shapes and in the figure of pre-training; the table of a checkpoint has none."""
     before = {name: value for name, value in body.items() if name not in ("bigram", "gate", "transfer")}
     (columns, rows), (_, without) = (page.tables(part)["Numbers: the shapes"] for part in (body, before))
     assert rows[len(without) :] == [
@@ -181,15 +181,6 @@ def test_losses_of_bigrams_stand_beside_those_of_shapes(body, metrics):
     levels = {text.get_text(): line.get_ydata()[0] for text, line in zip(panel.texts, panel.lines[-2:], strict=True)}
     assert levels == {"unigram entropy": 6.3, "bigram": 5.2}
     assert all(panel.get_ylim()[0] < level < panel.get_ylim()[1] for level in levels.values())
-
-
-def test_results_of_earlier_versions_are_rendered(body):
-    """Their gate had other conditions, and they had no bigram models."""
-    gate = {"baseline": "coupled", "nats_below_unigram": 0.95, "development_gain": 0.25, "passed": True}
-    before = {name: value for name, value in body.items() if name not in ("bigram", "transfer")} | {"gate": gate}
-    html = rendered(before)
-    assert "Numbers: the shapes" in html
-    assert "igram models" not in html
 
 
 def test_report_without_a_finite_seed_has_no_numbers(body):

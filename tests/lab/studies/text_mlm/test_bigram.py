@@ -10,6 +10,7 @@ from text_runs import arguments, metrics
 
 from tiejax.lab.runs import entry, resume
 from tiejax.lab.runs.console import Console
+from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.text_mlm import text
 from tiejax.lab.studies.text_mlm.ensemble import losses_of_bigrams
 from tiejax.lab.studies.text_mlm.settings import STUDY
@@ -73,3 +74,7 @@ def test_run_is_compared_with_its_bigrams(run, tmp_path):
     regated = json.loads((again / "results.json").read_text())
     assert (regated["gate"]["margin"], regated["gate"]["failed"], regated["final"]) == (-9, "", found["final"])
     assert "gate: -9" in (again / "config.yaml").read_text()
+    shutil.rmtree(again / "checkpoints")
+    with pytest.raises(BadInput, match=r"has finished, and its last checkpoint, .*; --overwrite trains from scratch$"):
+        entry.main(STUDY, ["--resume", "--out", str(again), "--gate", "-8", "--quiet"])
+    assert json.loads((again / "results.json").read_text()) == regated
