@@ -67,7 +67,7 @@ def write_chain(file):
 
 
 def test_sentences_are_whole_in_one_language_of_a_cipher(folder):
-    cipher = ("--corpus", write_chain(folder / "chain.txt"), "--cipher", "true", "--parallel", f"[{folder}/first.txt]")
+    cipher = ("--corpus", f"[{write_chain(folder / 'chain.txt')}]", "--cipher", "true", "--parallel", f"[{folder}/first.txt]")
     settings, given = prepared(folder, *cipher, "--steps", 2000)
     found, text = losses_of_bigrams(settings, given.text, given.plan), given.text
     mixed = masked_bigrams.losses_of_bigrams(text.train, text.validation, text.twins, text.vocabulary.special)
