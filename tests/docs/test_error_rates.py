@@ -41,6 +41,7 @@ def test_an_effect_would_be_counted():
     assert false_verdicts(supported, 40, seed=0) == 0
 
 
+@pytest.mark.slow
 def test_looks_are_those_of_assess_in_looks():
     """Effects of which some are found at the first look, some at the second, some never."""
     looks, seed = (10, 14), 3

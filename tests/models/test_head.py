@@ -33,6 +33,7 @@ def normed(x, norm):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * norm["scale"] + norm["bias"]
 
 
+@pytest.mark.slow
 def test_initial_kernels_of_bert_have_the_standard_deviation_that_is_given():
     """Those of the projection, the layers and the head; tables keep that of BERT."""
     params = bert.build(Shape(32, 48, 64, 2, 4), 500, kernel_std=0.1).init(jax.random.key(0), TOKENS)["params"]

@@ -76,6 +76,7 @@ def test_tie_of_tables_of_different_shapes():
         jax.eval_shape(objective.init, jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_dropout_of_the_embeddings_alone():
     model = models.LanguageModel(VOCABULARY, 8, models.Transformer(1, 8, 2, 16), embedding_dropout=0.5)
     objective = MaskedLM(model)
