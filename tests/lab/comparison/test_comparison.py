@@ -550,9 +550,8 @@ def test_records_of_an_outcome_are_those_of_one_step(tmp_path):
 @pytest.mark.slow
 def test_a_loss_that_is_not_a_mean_over_examples_is_refused_on_several_devices(tmp_path):
     code = """
-import sys
 import comparison_model
-from comparison_model import comparison, loss
+from comparison_model import comparison
 def of_few(params, batch, key):
     few = batch["tokens"] < 3
     logits = comparison_model.jnp.tanh(params["embed"][batch["tokens"]] @ params["body"]) @ params["head"].T

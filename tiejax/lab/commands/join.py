@@ -18,8 +18,7 @@ from tiejax.lab.runs import entry
 from tiejax.lab.runs.arrays import arrays_of
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import Manifest, damaged, differing
-from tiejax.lab.runs.run_directory import CONFIG, ENVIRONMENT, EVENTS, FIGURES, METRICS, REPORT, RESULTS, RunDirectory
-from tiejax.lab.runs.stages import FINISHED
+from tiejax.lab.runs.run_directory import CONFIG, ENVIRONMENT, EVENTS, FIGURES, FINISHED, METRICS, REPORT, RESULTS, RunDirectory
 from tiejax.lab.runs.text import DATA
 from tiejax.lab.settings import command_line, yaml_text
 from tiejax.lab.settings.checks import seed_list

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import math
 import re
@@ -20,6 +19,7 @@ from tiejax.lab.comparison.segments import Segment
 from tiejax.lab.reporting.words import seeds_words
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
+from tiejax.lab.runs.manifest import digest_of_json
 from tiejax.lab.runs.parts import Looks, looks_done, next_seeds, parts_begun, value_of_first
 from tiejax.lab.runs.rates import KEPT, Pair, Tried, choose_rates
 from tiejax.lab.runs.stages import Stages
@@ -145,7 +145,7 @@ def stage_of(segment: Segment, seeds: Sequence[int]) -> str:
     """Return the name of the stage of a segment for a block of seeds."""
     words = "-".join(map(str, seeds))
     if len(words) > LONGEST:
-        words = f"{seeds[0]}-to-{seeds[-1]}-{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+        words = f"{seeds[0]}-to-{seeds[-1]}-{digest_of_json(list(seeds))[:12]}"
     return f"{segment.name}.seed-{words}"
 
 

@@ -25,6 +25,7 @@ from tiejax.training.records import FOLDER as RECORDS
 
 CONFIG, RESULTS, ENVIRONMENT, CHECKPOINTS = "config.yaml", "results.json", "environment.json", "checkpoints"
 METRICS, REPORT, FIGURES = "metrics.npz", "report.html", "figures"
+FINISHED = "finished"  # folder of the results of stages
 # Increased whenever the rules change by which claims are tested.
 RESULTS_FORMAT = 3
 # Errors for paths that cannot exist, regardless of disk space and permissions.
@@ -263,14 +264,18 @@ class RunDirectory:
             self._write_config(settings)
             self._change(settings=self.manifest.settings | longer, files=files)
         else:
-            stages = any(name.startswith("finished/") for name in self.manifest.files)
+            stages = any(name.startswith(f"{FINISHED}/") for name in self.manifest.files)
             if self.finished and not stages and not any(self.checkpoints.glob("[0-9]*")):
-                raise BadInput(
-                    f"--resume: the run in {self.path} has finished, and its last checkpoint, from which its files could be "
-                    "written again, is missing; --overwrite trains from scratch"
-                )
+                raise self.without_checkpoint()
             self._change(files=files)
             self._write_config(settings)
+
+    def without_checkpoint(self) -> BadInput:
+        """Return the error of a finished run whose files cannot be written again."""
+        return BadInput(
+            f"--resume: the run in {self.path} has finished, and its last checkpoint, from which its files could be written "
+            "again, is missing; --overwrite trains from scratch"
+        )
 
     def append_part(self, seeds: list[int]) -> None:
         """Take seeds that the settings name already as the next part."""

@@ -11,7 +11,7 @@ from tiejax.lab.runs.checkpoints import matching_checkpoints
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.pace import Pace
-from tiejax.lab.runs.run_directory import CHECKPOINTS, RunDirectory
+from tiejax.lab.runs.run_directory import CHECKPOINTS, FINISHED, RunDirectory
 from tiejax.lab.runs.stop import Stopped
 from tiejax.lab.runs.trackers import points_of
 from tiejax.lab.runs.train import timing_of
@@ -25,7 +25,6 @@ from tiejax.training.step import TrainState
 from tiejax.tying.errors import TieError
 
 Arrays = Mapping[str, np.ndarray]
-FINISHED = "finished"  # folder of the results of stages
 STATES = "states"  # folder of what stages store apart
 
 

@@ -127,10 +127,7 @@ def train(
         elif launched.switches["resume"] and not part.number:
             console.say(f"{prefix}no checkpoint to resume from: starting at step 0")
         if launched.run is not None and launched.run.finished and not training.finished:
-            raise BadInput(
-                f"--resume: the run in {launched.run.path} has finished, and its last checkpoint, from which its files could "
-                "be written again, is missing; --overwrite trains from scratch"
-            )
+            raise launched.run.without_checkpoint()
         if not training.finished:
             console.compiling()
             console.say(f"compiled in {training.compile():.1f} s")

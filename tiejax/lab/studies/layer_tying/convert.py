@@ -11,9 +11,9 @@ import numpy as np
 from tiejax import models, tying
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import Manifest, is_as_written
-from tiejax.lab.runs.run_directory import CONFIG
+from tiejax.lab.runs.run_directory import CONFIG, FINISHED
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.layer_tying import jobs, model
+from tiejax.lab.studies.layer_tying import model
 from tiejax.lab.studies.layer_tying.job import mean_loss
 from tiejax.lab.studies.layer_tying.settings import Form, Settings
 from tiejax.lab.studies.layer_tying.text import Text, build_data, prepare
@@ -59,7 +59,7 @@ def read_untied(folder: Path, listed: Manifest, name: str) -> Weights:
         raise BadInput(f"--model: expected a trained model of {folder} ({known}), got '{cut(name)}'")
     if not is_as_written(folder, file, listed):
         raise BadInput(
-            f"{folder / file}: damaged or missing; remove {folder / jobs.FINISHED / name}.npz and resume the run to train that "
+            f"{folder / file}: damaged or missing; remove {folder / FINISHED / name}.npz and resume the run to train that "
             "model again"
         )
     params, reads = model.read_weights(folder / file)

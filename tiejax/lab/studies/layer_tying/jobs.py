@@ -21,7 +21,7 @@ from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.pace import Pace
 from tiejax.lab.runs.rates import Pair
-from tiejax.lab.runs.run_directory import RunDirectory
+from tiejax.lab.runs.run_directory import FINISHED, RunDirectory
 from tiejax.lab.runs.stop import Stopped
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.studies.layer_tying.initial_weights import params_at_start
@@ -34,7 +34,6 @@ from tiejax.models import TABLE_PATHS
 from tiejax.training.checkpoint import CheckpointMismatch
 from tiejax.training.layered import Layered
 
-FINISHED = "finished"  # folder with the records of trained models
 WAIT_S = 0.2
 
 
