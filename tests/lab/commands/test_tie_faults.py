@@ -310,6 +310,12 @@ def test_invalid_state_files(tmp_path, content):
     refused(folder, tmp_path, "--hidden .*h.npy: (not a .npy file of numbers|expected )", "--hidden", tmp_path / "h.npy")
 
 
+def test_an_archive_instead_of_states_is_refused(tmp_path):
+    np.savez(tmp_path / "h.npz", np.ones((300, 4), np.float32))
+    folder = checkpoint(tmp_path / "c", EQUAL, CONFIG)
+    refused(folder, tmp_path, "h.npz: not a .npy file of numbers", "--hidden", tmp_path / "h.npz")
+
+
 def test_states_that_overflow_float32(tmp_path):
     folder = checkpoint(tmp_path / "c", EQUAL, CONFIG)
     for array, words in (

@@ -216,7 +216,8 @@ def test_bfloat16_policy_split_and_a_list_of_batches_in_a_thread(tmp_path):
     thread.join()
     assert signal.getsignal(signal.SIGINT) is handler
     assert np.isfinite(found[0].final).all()
-    metrics = np.load(tmp_path / "out" / "metrics.npz")
+    with np.load(tmp_path / "out" / "metrics.npz") as archive:
+        metrics = dict(archive)
     steps = metrics["tied.train_step"]
     assert metrics["tied.own_own_per_step"].shape == (2, len(steps))
     assert metrics["tied.own_own_per_step"].dtype == np.float32

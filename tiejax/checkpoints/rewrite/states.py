@@ -128,14 +128,15 @@ def given(file: Path, width: int) -> States:
     try:
         check_file(file)
         with warnings.catch_warnings(action="ignore"):  # about numbers in the header, which are checked below
-            values = np.load(file, mmap_mode="r", allow_pickle=False)
+            values = np.lib.format.open_memmap(file, mode="r")
     except OSError as error:
         raise CheckpointError(HIDDEN, f" {file}: cannot be read: {error.strerror or error}") from None
     except Exception:  # numpy evaluates the header as Python, so that any exception may be raised
         raise CheckpointError(HIDDEN, f" {file}: not a .npy file of numbers") from None
-    if not isinstance(values, np.ndarray) or values.ndim != 2 or values.shape[1] != width or not len(values):
-        shape = list(values.shape) if isinstance(values, np.ndarray) else "several arrays"
-        raise CheckpointError(HIDDEN, f" {file}: expected [states, {width}], the input of the output table, got {shape}")
+    if values.ndim != 2 or values.shape[1] != width or not len(values):
+        raise CheckpointError(
+            HIDDEN, f" {file}: expected [states, {width}], the input of the output table, got {list(values.shape)}"
+        )
     if values.dtype.kind != "f":
         raise CheckpointError(HIDDEN, f" {file}: expected floating-point numbers, got {values.dtype}")
     if len(values) < FEWEST_STATES:

@@ -34,7 +34,8 @@ def run(tmp_path_factory):
 
 def test_members_continue_from_the_end_of_the_run(run, tmp_path):
     found = checked(run, tmp_path / "check", "--members", "all", "--iterations", "12")
-    trained = np.load(run / "metrics.npz")
+    with np.load(run / "metrics.npz") as archive:
+        trained = dict(archive)
     for arm, name in enumerate(("untied", "tied")):
         members = found["members"][name]
         assert [member["seed"] for member in members] == [4, 2]
@@ -61,7 +62,8 @@ def test_members_continue_from_the_end_of_the_run(run, tmp_path):
 def test_pairs_are_moved_apart_first(run, tmp_path):
     found = checked(run, tmp_path / "check", "--members", "all", "--most", "1", "--iterations", "1", "--apart", "3")
     assert [len(found["members"][arm]) for arm in ("untied", "tied")] == [1, 1]
-    trained = trajectories(np.load(run / "metrics.npz"), EXor(3, (0.1, 0.9), (0.5, 0.5)), 20)
+    with np.load(run / "metrics.npz") as archive:
+        trained = trajectories(archive, EXor(3, (0.1, 0.9), (0.5, 0.5)), 20)
     distance, relative = (by_table["input"]["zero"][0, 0, -1] for by_table in (trained.distance, trained.relative))
     scale = distance / relative
     assert found["members"]["untied"][0]["measures"]["input/zero/distance"][0] == pytest.approx(3 * scale, rel=1e-5)
