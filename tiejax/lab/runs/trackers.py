@@ -1,4 +1,4 @@
-"""Trackers, which show the numbers of a run while it trains: TensorBoard, Weights & Biases, and Aim.
+"""Trackers, which show the numbers of a run while it trains: TensorBoard and Weights & Biases.
 
 A run is one run of the tracker, also if it is interrupted and resumed. Its series have the same names in every tracker:
 `FIELD/ARM` is the mean over the seeds, `FIELD/ARM/seed-S` a single seed. A stage or a part of the seeds that has checkpoints
@@ -7,7 +7,6 @@ of its own is a *line*; its name is part of the name of the arm.
 After a crash, a line continues from its checkpoint, and points that the crashed process had sent are measured again:
 
 * TensorBoard: each line has a folder. All points of the line are written again, and TensorBoard discards the earlier ones.
-* Aim: a point replaces that of the same series and step.
 * Weights & Biases: rows are numbered. tracker.json holds how many are certainly stored, and the last step of every line among
   them. Those that follow are sent again under the same numbers, and the service ignores the numbers that it has.
 """
@@ -22,7 +21,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -34,7 +32,7 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.system.files import replace
 from tiejax.system.visible import cut
 
-PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb", "aim": "aim"}
+PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 PROJECT = "tiejax"
 STORED_AFTER_S = 60.0  # wandb writes rows to the disk every 15 s; those in its memory are lost with the process
 MOST_MEMBERS = 64  # of an ensemble whose seeds have series of their own
@@ -142,8 +140,8 @@ class _Wandb:
         wandb = importlib.import_module("wandb")
         self._file = run.path / TRACKER
         new: dict[str, Any] = {"id": secrets.token_hex(4), "rows": 0, "last": {}}
-        self._state = new | _read(self._file, "wandb")
-        _write(self._file, "wandb", self._state)
+        self._state = new | (json.loads(self._file.read_bytes())["wandb"] if self._file.exists() else {})
+        self._write(self._state)
         self._sent = collections.deque[tuple[float, dict[str, Any]]]()
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -158,10 +156,13 @@ class _Wandb:
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
 
+    def _write(self, state: Mapping[str, Any]) -> None:
+        replace(self._file, json.dumps({"wandb": state}).encode())
+
     def add(self, line: str, points: Points) -> None:
         last = self._state["last"]
         if line not in last:  # lines before it may have ended, and are not sent again
-            _write(self._file, "wandb", self._state)
+            self._write(self._state)
             self._sent.clear()
         for step, values in points.items():
             if step > last.get(line, -1):
@@ -173,57 +174,20 @@ class _Wandb:
         while self._sent and time.monotonic() - self._sent[0][0] >= STORED_AFTER_S:
             stored = self._sent.popleft()[1]
         if stored is not None:
-            _write(self._file, "wandb", stored)
+            self._write(stored)
 
     def end(self, claims: Mapping[str, str]) -> None:
         self._run.summary.update({f"claims/{name}": words for name, words in claims.items()})
 
     def close(self) -> None:
         self._run.finish()
-        _write(self._file, "wandb", self._state)
-
-
-class _Aim:
-    def __init__(self, run: RunDirectory, settings: Mapping[str, Any]) -> None:
-        aim, state = importlib.import_module("aim"), _read(run.path / TRACKER, "aim")
-        self._run = aim.Run(
-            run_hash=state.get("hash"),
-            experiment=run.manifest.study,
-            force_resume=bool(state),  # a killed process leaves a lock
-            system_tracking_interval=None,
-            capture_terminal_logs=False,
-        )
-        _write(run.path / TRACKER, "aim", {"hash": self._run.hash})
-        self._run.name = str(run.path)
-        self._run["settings"] = dict(settings)
-
-    def add(self, line: str, points: Points) -> None:
-        for step, values in points.items():
-            for name, value in values.items():
-                self._run.track(value, name=name, step=step)
-
-    def end(self, claims: Mapping[str, str]) -> None:
-        self._run["claims"] = dict(claims)
-
-    def close(self) -> None:
-        self._run.close()
+        self._write(self._state)
 
 
 SINKS: Mapping[str, Callable[[RunDirectory, Mapping[str, Any]], Any]] = {
     "tensorboard": _TensorBoard,
     "wandb": _Wandb,
-    "aim": _Aim,
 }
-
-
-def _read(path: Path, tracker: str) -> dict[str, Any]:
-    """Return the state of a tracker in tracker.json, {} if there is none."""
-    return dict(json.loads(path.read_bytes()).get(tracker, {})) if path.exists() else {}
-
-
-def _write(path: Path, tracker: str, state: Mapping[str, Any]) -> None:
-    before = json.loads(path.read_bytes()) if path.exists() else {}
-    replace(path, json.dumps(before | {tracker: state}).encode())
 
 
 class Tracker:

@@ -57,13 +57,13 @@ class RunSettings(Settings):
         checkpoint_every: seconds between checkpoints
         out: run directory, which holds the run's settings, checkpoints, results and report
         tracker: show the numbers of the run while it trains in TensorBoard (event files in events/ of the run directory),
-            Weights & Biases (pip install wandb) or Aim (pip install aim). Affects no result
+            or Weights & Biases (pip install wandb). Affects no result
     """
 
     seeds: int | list[int] = 1
     checkpoint_every: float = 30.0
     out: str | None = None
-    tracker: Literal["none", "tensorboard", "wandb", "aim"] = "none"
+    tracker: Literal["none", "tensorboard", "wandb"] = "none"
 
     def check(self) -> None:
         super().check()
