@@ -231,10 +231,10 @@ def test_run_with_a_cipher(with_cipher):
 
 
 def test_killed_run_resumes_bitwise(with_cipher, folder):
-    """A run killed after a checkpoint of a stage: in pre-training, at a rate beyond the given ones, and in fine-tuning."""
+    """A run killed after a checkpoint of a stage: in pre-training, and at a rate beyond the given ones."""
     out = folder / "killed"
     line = cipher_line(folder, out)
-    for stage in ("pretrain.coupled", further_stages(with_cipher)[-1], "scores.coupled.verbs"):
+    for stage in ("pretrain.coupled", further_stages(with_cipher)[-1]):
         process = start(*line, *(["--resume"] if out.exists() else []), script=SCRIPT)
         assert wait_until(lambda stage=stage: any((out / "checkpoints" / stage).glob("[0-9]*")), process, timeout=900)
         process.kill()

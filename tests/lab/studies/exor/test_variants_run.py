@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -261,15 +260,13 @@ def whole(tmp_path_factory):
     return argv, out
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
-def test_an_interrupted_run_continues_with_the_first_unfinished_variant(whole, tmp_path, sent):
+def test_a_killed_run_continues_with_the_first_unfinished_variant(whole, tmp_path):
     argv, complete = whole
     out = tmp_path / "run"
     process = start(*argv, "--checkpoint_every", "0.01", "--out", out, env={"JAX_NUM_CPU_DEVICES": "1"})
     assert wait_until(lambda: len(steps(out / "dh")) > 1, process)
-    process.send_signal(sent)
-    ended = end(process)
-    assert ended.status == (130 if sent == signal.SIGINT else -sent)
+    process.kill()
+    end(process)
     assert (out / "main" / "results.json").exists()
     assert not (out / "dh" / "results.json").exists()
     assert not (out / "no-dh").exists()

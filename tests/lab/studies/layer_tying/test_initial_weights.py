@@ -44,11 +44,19 @@ def variants(files, untied):
     )
 
 
-def test_training_starts_from_the_weights_of_the_file(data, untied):
+STARTED = ["--steps", "12", "--seeds", "2", "--methods", "[]", "--variants"]
+
+
+@pytest.fixture(scope="module")
+def continued(data, untied):
+    """An uninterrupted run of the variants."""
+    assert train(data, data / "on", *STARTED, variants(data, untied)) == 0
+    return data / "on"
+
+
+def test_training_starts_from_the_weights_of_the_file(untied, continued):
     """At step 0 of both seeds the model that goes on and the one of full rank have the loss at which the untied model ended."""
-    flags = "--steps", "12", "--seeds", "2", "--methods", "[]", "--variants", variants(data, untied)
-    assert train(data, data / "on", *flags) == 0
-    before, after = metrics(untied), metrics(data / "on")
+    before, after = metrics(untied), metrics(continued)
     ended = before["validation_loss"][0, 0].min()
     losses = dict(zip(after["methods"].tolist(), after["validation_loss"], strict=True))
     np.testing.assert_allclose(losses["on"][:, 0], ended, atol=1e-6)
@@ -57,17 +65,17 @@ def test_training_starts_from_the_weights_of_the_file(data, untied):
     assert np.ptp(losses["means"][:, -1]) > 1e-4  # the seeds see other batches
 
 
-def test_killed_run_resumes_without_the_file(data, untied, tmp_path):
+def test_killed_run_resumes_without_the_file(data, untied, continued, tmp_path):
     """The run keeps a copy of the weights: after the original is gone, it resumes to the result of an uninterrupted run."""
-    started = "--steps", "36", "--checkpoint_every", "0.1", "--methods", "[]", "--variants"
-    assert train(data, tmp_path / "whole", *started, variants(data, untied)) == 0
     copies = tmp_path / "data"
     copies.mkdir()
     for name in ("full", "means"):
         shutil.copy(data / f"{name}.safetensors", copies)
-    flags = [*text_of(data), *SMALL, *started, variants(copies, untied), "--out", str(tmp_path / "killed")]
+    flags = [*text_of(data), *SMALL, *STARTED, variants(copies, untied)]
+    flags += ["--checkpoint_every", ".001", "--out", str(tmp_path / "killed")]
     command = [sys.executable, str(EXPERIMENTS / "layer_tying.py"), *flags]
-    process = subprocess.Popen([*command, "--quiet"], start_new_session=True, env=os.environ)
+    env = os.environ | {"JAX_NUM_CPU_DEVICES": "1"}  # as the uninterrupted run in this process
+    process = subprocess.Popen([*command, "--quiet"], start_new_session=True, env=env)
     try:
         while not list((tmp_path / "killed" / "checkpoints").glob("*/steps/*")):
             assert process.poll() is None
@@ -77,8 +85,8 @@ def test_killed_run_resumes_without_the_file(data, untied, tmp_path):
         process.wait()
     assert not (tmp_path / "killed" / "results.json").exists()
     shutil.rmtree(copies)
-    assert subprocess.run([*command, "--quiet", "--resume"], env=os.environ).returncode == 0
-    whole, killed = metrics(tmp_path / "whole"), metrics(tmp_path / "killed")
+    assert subprocess.run([*command, "--quiet", "--resume"], env=env).returncode == 0
+    whole, killed = metrics(continued), metrics(tmp_path / "killed")
     for name in ("train_loss", "validation_loss", "test_loss"):
         np.testing.assert_array_equal(whole[name], killed[name])
 
