@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from comparison_model import ARGUMENTS, comparison, examples, init, loss
+from comparison_model import ARGUMENTS, TOKENS, WIDTH, comparison, examples, init, loss
 from processes import end, processes_of_one_run, start, start_python, wait_until
 
-from tiejax import Tie
+from tiejax import Functions, Reshape, Slice, Tie
 from tiejax.lab import Arm, tied, untie_at, untied
 from tiejax.lab.comparison.arms import Change
 from tiejax.lab.comparison.comparison import Outcome, simple_study
@@ -77,6 +77,10 @@ REFUSED = [
     ({"init": lambda: {}}, "init: failed with TypeError"),
     ({"ties": Tie("embed", "haed")}, "ties: .*no leaf haed; did you mean head"),
     ({"ties": Tie("embed", "body")}, "ties: .*embed -> body"),
+    (
+        {"ties": Tie("embed", "head", transform=Functions(jnp.flip, jnp.flip, rearranges=True))},
+        r"^ties: tie embed -> head has a pair of functions, which checkpoints cannot store; expected transpose",
+    ),
     ({"name": " "}, "name: expected a line of text"),
     ({"name": "two\nlines"}, "name: expected a line of text"),
     ({"max_norm": -1.0}, "max_norm: expected a finite number > 0, or None, got -1.0"),
@@ -350,6 +354,48 @@ def test_arms_are_models_trained_by_hand(outcome):
             params, state = trained(params, state, step)
         expected = float(loss(with_head(params), ARGUMENTS["held_out"], None))
         np.testing.assert_allclose(outcome.final[place, 1], expected, rtol=1e-3)  # of 60 steps in float32
+
+
+def of_rows(params, batch, key):
+    """The loss of a head of any number of rows, in one axis or two."""
+    head = params["head"].reshape(-1, WIDTH)
+    logits = jnp.tanh(params["embed"][batch["tokens"]] @ params["body"]) @ head.T
+    return optax.softmax_cross_entropy_with_integer_labels(logits, batch["next"] % len(head)).mean()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("transform", "shape", "read"),
+    [
+        (Slice((0, 5)), (5, WIDTH), lambda table: table[:5]),
+        (Reshape((TOKENS * WIDTH,)), (TOKENS * WIDTH,), jnp.ravel),
+    ],
+)
+def test_a_tie_on_the_first_axis_is_a_model_trained_by_hand(transform, shape, read, tmp_path):
+    """Parameters of a comparison have axes of seeds and arms in front, which are not those of the transform."""
+    steps, rate, key = 12, 0.5, jax.random.key(1)
+    found = comparison(
+        init=lambda key: init(key) | {"head": jax.random.normal(key, shape)},
+        loss=of_rows,
+        ties=Tie("embed", "head", transform=transform),
+        optimizer=optax.sgd,
+        schedule=lambda step, steps: 1.0,
+        rates=[rate],
+        steps=steps,
+    ).run(tmp_path / "run")
+    full = init(stream(key, "init"))
+    params = {"embed": full["embed"], "body": full["body"]}
+    window = next(ExampleFeed(ARGUMENTS["training"], 8).open([(1, 0)], range(1), 1, 0))
+
+    @jax.jit
+    def of_tied(params, batch):
+        return of_rows(params | {"head": read(params["embed"])}, batch, None)
+
+    for step in range(steps):
+        batch = {name: window[name][0, step] for name in ("tokens", "next")}
+        params = jax.tree.map(lambda leaf, grad: leaf - rate * grad, params, jax.grad(of_tied)(params, batch))
+    np.testing.assert_allclose(found.final[0, 1], of_tied(params, ARGUMENTS["held_out"]), rtol=1e-5)
+    assert (found.final[1:, 1] != found.final[0, 1]).all()  # untied, and untied later
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from tiejax.training.optimizer import with_own_rates
 from tiejax.tying.across import arguments_used
 from tiejax.tying.leaves import is_array, tree_bytes
 from tiejax.tying.tie import leaves_by_path
+from tiejax.tying.transforms import parts
 
 PyTree = Any
 KEY = jax.eval_shape(lambda: jax.random.key(0))
@@ -56,6 +57,12 @@ def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shap
         raise BadInput(f"ties: {str(error).removeprefix('ties: ')}") from None
     if not resolved:
         raise BadInput("ties: expected at least one")
+    for tie in resolved:
+        if any(isinstance(part, tying.Functions) for part in parts(tie.transform)):
+            raise BadInput(
+                f"ties: {tie} has a pair of functions, which checkpoints cannot store; expected transpose, Reshape, Slice, Scale "
+                "or Cast, or several of them"
+            )
     return Shapes(params, resolved)
 
 

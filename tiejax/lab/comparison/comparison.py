@@ -94,7 +94,7 @@ class Comparison:
             epoch; or a function (seed, step) -> batch.
         held_out: examples of the same form, on which the final loss is the mean over all.
         batch_size: examples of a step.
-        ties: a tie or several between parameters.
+        ties: a tie or several between parameters; not with `Functions`, which checkpoints cannot store.
         optimizer: learning rate -> optax optimizer; or (rate, table rate) -> optimizer, if tables have a separate rate. The
             rates are traced. It must be element-wise: use `max_norm` to clip gradients.
         rates: learning rates to choose from, ascending; a single one is used as it is. While the best is the first or the last,

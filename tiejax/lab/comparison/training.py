@@ -80,7 +80,8 @@ class Trainer:
         ensemble = self.ensemble(dataclasses.replace(arm, tied=arm.equal), 0, self.steps)
         state = ensemble.start(members.seeds).state
         # Compiled together, the two uses of one random draw may differ by rounding; equal leaves have the same bits.
-        params = tying.copy_to_targets(state.params, state.params, ensemble.ties, arm.equal)
+        copied = jax.vmap(jax.vmap(lambda params: tying.copy_to_targets(params, params, ensemble.ties, arm.equal)))
+        params = copied(state.params)
         state = state._replace(params=params, opt_state=self.recipe.with_rates(state.opt_state, members.rates))
         if not arm.by_use:
             return state
