@@ -19,11 +19,11 @@ from comparison_model import ARGUMENTS, TOKENS, WIDTH, comparison, examples, ini
 from processes import end, processes_of_one_run, start, start_python, wait_until
 
 from tiejax import Functions, Reshape, Slice, Tie
-from tiejax.lab import Arm, tied, untie_at, untied
+from tiejax.lab import Arm, tie_at, tied, untie_at, untied
 from tiejax.lab.comparison.arms import Change
 from tiejax.lab.comparison.comparison import Outcome, simple_study
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay
-from tiejax.lab.comparison.page import in_words
+from tiejax.lab.comparison.page import in_words, sentence
 from tiejax.lab.comparison.settings import Settings
 from tiejax.lab.runs import entry
 from tiejax.lab.settings.command_line import BadInput
@@ -156,6 +156,14 @@ def test_forks_need_records_within_the_run(tmp_path):
         comparison().run(tmp_path / "out", record_every=60)
 
 
+def test_hours_that_the_stages_exceed_are_refused_before_anything_is_written(tmp_path):
+    """Of one device: 4 segments of 2 seeds, 2 rates of 2 classes with 2 seeds, and the measurement of a step."""
+    words = r"^--hours: expected more than 0\.057, which 17 stages of 12 s need before any step, got 0\.01; give more hours or"
+    with pytest.raises(ValueError, match=words):
+        comparison(steps=None).run(tmp_path / "out", hours=0.01)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_run_is_not_resumed_by_another_script(tmp_path):
     """A finished run, to which seeds would be appended, and one that is only read again."""
@@ -277,7 +285,7 @@ def outcome(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_models_that_do_not_pass_the_gate_decide_nothing(tmp_path):
+def test_models_that_do_not_pass_the_gate_decide_nothing(tmp_path, capsys):
     """With rates to choose, the run ends before its first seed; with one rate, it is reported without tests."""
     with pytest.raises(ValueError, match=r"^gate: the tied models end with .* nats, the untied models end with"):
         comparison(gate=0.1, rates=[0.1, 0.2], steps=6).run(tmp_path / "tuned")
@@ -290,6 +298,9 @@ def test_models_that_do_not_pass_the_gate_decide_nothing(tmp_path):
     outcome = comparison(gate=0.1, rates=[0.1], steps=6, arms=[tied, untied]).run(tmp_path / "given", seeds=6)
     assert {row["verdict"] for row in outcome.claims} == {"exploratory"}
     assert "No claim is tested, since the tied models end with" in (page := outcome.report.read_text())
+    assert outcome.sentence.startswith("No claim is tested, since the tied models end with ")
+    assert ", not tested)." in outcome.sentence
+    assert f"\n{outcome.sentence}\n" in capsys.readouterr().out
     assert ", not tested)." in page
     assert "<td>gate</td><td>0.1000</td>" in page
 
@@ -305,15 +316,16 @@ def test_the_outcome(outcome, tmp_path):
     np.testing.assert_allclose(outcome.losses[..., -1], outcome.final, rtol=1e-5)  # all 37 examples fit the records too
     assert set(results["families"]) == {"main", "own"}
     assert [row["id"] for row in outcome.claims if row["id"].startswith("own")] == ["own/tied"]
-    assert outcome.sentence.startswith("For A small model, after 60 steps: ")
-    edge = " The best learning rate of tied models is the last that was tried; another may be better."
+    assert "For A small model, after 60 steps: " in outcome.sentence
+    assert "; those of tied models also for untie-2/3</" in (folder / "report.html").read_text()
+    edge = "The best learning rate of tied models is the last that was tried; another may be better. "
     shutil.copy(folder / "metrics.npz", tmp_path)
     for at_edge in (False, True):
         tuning = {"tied": {**results["tuning"]["tied"], "at_edge": at_edge}}
         (tmp_path / "results.json").write_text(json.dumps(results | {"tuning": tuning}))
         found = Outcome.of(tmp_path).sentence
-        assert found.removesuffix(edge) in (folder / "report.html").read_text()
-        assert found.endswith(edge) == at_edge
+        assert found.removeprefix(edge) in (folder / "report.html").read_text()
+        assert found.startswith(edge) == at_edge
     assert "Own table" in (folder / "report.html").read_text()
     assert results["costs"]["tied"]["parameters"] == 33 + 9
     assert results["costs"]["untied"]["bytes"] == 4 * (66 + 9)
@@ -469,6 +481,16 @@ def test_two_processes_train_as_one_does_and_one_resumes_what_they_leave(whole, 
     one, *others = (json.loads((folder / "results.json").read_text()) for folder in folders)
     for other in others:
         assert (other["arms"], other["tuning"]) == (one["arms"], one["tuning"])
+
+
+@pytest.mark.slow
+def test_an_arm_that_ties_has_the_rates_of_untied_models(tmp_path):
+    """After a single step each, which is called one."""
+    found = comparison(arms=[tied, untied, tie_at(0.5)], rates=[0.1], steps=2, batch_size=1).run(tmp_path / "run", seeds=1)
+    assert "; those of untied models also for tie-1/2</" in (page := found.report.read_text())
+    assert "of tied models also" not in page
+    assert "2 steps of 1 example," in page
+    assert sentence({"name": "A", "steps": 1, "families": {}}) == "For A, after 1 step:"
 
 
 def test_the_answer_in_words():

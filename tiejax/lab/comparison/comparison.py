@@ -18,9 +18,8 @@ from tiejax.lab.comparison.claims import OwnClaims, compared
 from tiejax.lab.comparison.optimizer import Schedule, warm_up_constant_decay
 from tiejax.lab.comparison.recipe import Recipe
 from tiejax.lab.comparison.settings import Settings, settings_of
-from tiejax.lab.comparison.step_count import block_size
-from tiejax.lab.comparison.study import Subject, check_forks
-from tiejax.lab.reporting.sections import edge_notes
+from tiejax.lab.comparison.step_count import block_size, check_hours
+from tiejax.lab.comparison.study import Subject, check_forks, costs_of_parts
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.gate import Gate
@@ -39,7 +38,8 @@ class Outcome(NamedTuple):
     """The result of a comparison.
 
     Attributes:
-        sentence: the answer, in fixed words, and whether a better learning rate may be beyond those tried.
+        sentence: the answer, in fixed words; before it, whether the gate was missed, so that nothing is tested, and whether a
+            better learning rate may be beyond those tried.
         claims: a row for each claim, as `tiejax.statistics.claims.assess` returns it.
         arms: the names of the arms.
         final: final held-out losses, `[arm, seed]`.
@@ -73,8 +73,7 @@ class Outcome(NamedTuple):
         final = np.array([results["arms"][arm]["loss"] for arm in arms], float)
         shared = functools.reduce(np.intersect1d, steps)  # an arm that changes, or ends earlier, has other steps
         losses = np.stack([record[:, np.searchsorted(of_arm, shared)] for record, of_arm in zip(records, steps, strict=True)])
-        sentence = " ".join([page.sentence(results), *edge_notes(results)])
-        return cls(sentence, results["claims"], arms, final, losses, shared, results["rates"], out / REPORT)
+        return cls(page.answer(results), results["claims"], arms, final, losses, shared, results["rates"], out / REPORT)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -244,9 +243,13 @@ class Comparison:
         described = script.described(recipe, arms, gate, claims, type(settings).GIVEN, shapes.params)
         if resume:
             script.check(Path(str(settings.out)), described)
-        return Subject(
+        subject = Subject(
             study, self.name, recipe, arms, self.unit, self.claims, self.sections, found.fingerprint, described, gate
         )
+        if not resume:  # a run that continues has fixed its steps
+            first = settings.seed_list[: settings.looks[0]] if settings.looks else settings.seed_list
+            check_hours(settings.hours, costs_of_parts(settings, subject, [first]))
+        return subject
 
     def _arms(self) -> list[Arm]:
         """Return the arms; raises BadInput."""

@@ -36,8 +36,17 @@ LIMITS = (
 def finding(results: Mapping[str, Any]) -> list[str]:
     """Return the answer, then the counts of verdicts of each family."""
     counts = [f"{HEADINGS[name].split(':')[0]} ({name}): {tally(rows_of(results, name))}" for name in results["families"]]
-    failed = results["gate"]["failed"] if "gate" in results else ""
-    return [answer for answer in (failed, sentence(results), *counts) if answer]
+    return [words for words in (failed_gate(results), sentence(results), *counts) if words]
+
+
+def failed_gate(results: Mapping[str, Any]) -> str:
+    """Return why no claim is tested, or ""."""
+    return str(results["gate"]["failed"]) if "gate" in results else ""
+
+
+def answer(results: Mapping[str, Any]) -> str:
+    """Return the answer by itself, after what its reader has to know: why nothing is tested, and rates at an edge."""
+    return " ".join(filter(None, [failed_gate(results), *edge_notes(results), sentence(results)]))
 
 
 def sentence(results: Mapping[str, Any]) -> str:
@@ -46,7 +55,7 @@ def sentence(results: Mapping[str, Any]) -> str:
     rows = sorted(rows, key=lambda row: row["verdict"] == "undecided")
     return " ".join(
         [
-            f"For {results['name']}, after {results['steps']:,} steps:",
+            f"For {results['name']}, after {counted(results['steps'], 'step')}:",
             *(in_words(row, *results["pairs"][row["id"]]) for row in rows),
         ]
     )
@@ -104,13 +113,15 @@ def page(run: RunOnPage, sections: Sequence[Section] = ()) -> str:
     """Return the HTML report of a run."""
     results = run.results
     rates = "; ".join(f"{kind}: {' and '.join(number(rate) for rate in found)}" for kind, found in results["rates"].items())
+    named = {kind: [arm for arm, other in results["rates_of"].items() if other == kind != arm] for kind in results["rates"]}
+    others = {kind: arms for kind, arms in named.items() if arms}
     notes = [*edge_notes(results), *excluded_notes(results), *few_seeds_notes(results, fewest_seeds), LIMITS]
     setting = {
         "arms": ", ".join(results["arms"]) + "; an arm that changes continues the model of its seed that does not, bit for bit",
         "ties": "; ".join(results["ties"]),
-        "training": f"{results['steps']:,} steps of {results['batch_size']} examples"
+        "training": f"{counted(results['steps'], 'step')} of {counted(results['batch_size'], 'example')}"
         + (f", {results['epochs']:.2f} epochs of {results['examples']:,} examples" if results["epochs"] is not None else ""),
-        "learning rates": rates + "; those of tied models also after a change",
+        "learning rates": rates + "".join(f"; those of {kind} models also for {', '.join(arms)}" for kind, arms in others.items()),
         "final loss": f"{results['unit']}, the mean over all {results['held_out']:,} held-out examples at the last step",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches",
     }

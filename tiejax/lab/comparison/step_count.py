@@ -48,22 +48,26 @@ def steps_of(
     console: Console,
     unit: int = 1,
     more: float = 0.0,
+    least: int = 1,
 ) -> int:
-    """Return the number of steps, which is fixed when the run starts; raises BadInput if blocks now have another size.
+    """Return the number of steps, which is fixed when the run starts.
+
+    Raises BadInput if the hours do not suffice for `unit` and `least` steps, or if blocks now have another size.
 
     settings: with `steps`, or `hours` that the run may take, at most `trainer.steps` and a multiple of `unit`. arm: of which a
     step is measured, `block` models at a time. costs: of the stages that are planned when the run starts. tunings: each may try
     another rate. more: cost of other stages that may be added.
     """
+    whole = sum(costs.values()) + more + sum(-(-len(tuning.seeds) // block) for tuning in tunings)
+    least = max(unit, least)
 
     def plan() -> Arrays:
-        """Return the number of steps, the size of blocks, and the seconds of a step, NaN if they were not measured."""
+        """Return the number of steps, 0 if there are too few, the size of blocks, and the seconds of a step, NaN if not measured."""
         steps, seconds = settings.steps, math.nan
         if steps is None:
             seconds = seconds_of_step(trainer, arm, block)
-            whole = sum(costs.values()) + more + sum(-(-len(tuning.seeds) // block) for tuning in tunings)
-            allowed = max(0.0, settings.hours * 3600 - STAGE_S * len(costs)) / (whole * seconds * SLACK)
-            steps = max(unit, math.floor(min(trainer.steps, allowed) / unit) * unit)
+            allowed = (settings.hours * 3600 - STAGE_S * len(costs)) / (whole * seconds * SLACK)
+            steps = max(unit, math.floor(min(trainer.steps, allowed) / unit) * unit) if allowed >= least else 0
         return {"steps": np.array(steps), "block": np.array(block), "seconds_per_step": np.array(seconds)}
 
     found = trainer.stages.once(PLAN, "number of steps", plan)
@@ -73,9 +77,27 @@ def steps_of(
             "the devices of this machine; set JAX_NUM_CPU_DEVICES, or start another run"
         )
     steps = int(found["steps"])
+    if not steps:
+        raise _too_short(settings.hours, costs, least, whole * float(found["seconds_per_step"]) * SLACK)
     if settings.steps is None:
-        console.say(f"{steps:,} steps: {float(found['seconds_per_step']):.3f} s a step of {counted(block, 'model')}")
+        console.say(f"{counted(steps, 'step')}: {float(found['seconds_per_step']):.3f} s a step of {counted(block, 'model')}")
     return steps
+
+
+def check_hours(hours: float | None, costs: Mapping[str, float]) -> None:
+    """Raise BadInput if the hours of a run, if it has any, do not suffice for its stages before any step is measured."""
+    if hours is not None and hours * 3600 <= STAGE_S * len(costs):
+        raise _too_short(hours, costs, 0, 0.0)
+
+
+def _too_short(hours: float, costs: Mapping[str, float], least: int, step_s: float) -> BadInput:
+    """Return the error of a run that `least` steps of all its models, of `step_s` seconds, do not fit into."""
+    needed = math.ceil(1000 * (STAGE_S * len(costs) + least * step_s) / 3600) / 1000
+    need = f" and {counted(least, 'step')} need" if least else " need before any step"
+    return BadInput(
+        f"--hours: expected more than {needed:g}, which {counted(len(costs), 'stage')} of {STAGE_S:g} s{need}, got {hours:g}; "
+        "give more hours or fewer seeds"
+    )
 
 
 def seconds_of_step(trainer: Trainer, arm: Arm, block: int) -> float:

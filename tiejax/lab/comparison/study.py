@@ -71,23 +71,22 @@ def run(launched: Launched, console: Console) -> int:
     parts = parts_begun(launched)
     announce(settings, subject, console)
     warn_of_deadlock(settings.mesh, console)
-    block, known = block_size(parts[0], settings.mesh), settings.steps or MOST_STEPS
+    block = block_size(parts[0], settings.mesh)
     every_class = tunings(settings, subject, block)
     tuned = every_class if settings.tuned else []
-    in_blocks = functools.partial(blocks_of, size=block)
-    planned = segments.segments_of(on_records(subject.arms, known, settings.every(known)))
-    stages = Stages(launched, console, stop, costs_of_run(tuned, in_blocks(parts, whole=planned)))
+    stages = Stages(launched, console, stop, costs_of_parts(settings, subject, parts))
     with console:
         longest, probe = Trainer(subject.recipe, MOST_STEPS, stages), Arm("probe", False, equal=False)
-        costs = costs_of_run(tuned, in_blocks(parts[:1], whole=planned))
-        steps = steps_of(longest, settings, probe, block, costs, tuned, console)
+        least = 1 + any(arm.fork is not None for arm in subject.arms)
+        costs = costs_of_parts(settings, subject, parts[:1])
+        steps = steps_of(longest, settings, probe, block, costs, tuned, console, least=least)
         every = settings.every(steps)
         check_forks(subject.arms, steps, every)
         subject = subject._replace(recipe=subject.recipe._replace(every=every), arms=on_records(subject.arms, steps, every))
         trainer = Trainer(subject.recipe, steps, stages)
         tried = tune_all(trainer, tuned, subject, console)
         rates = {one.kind: one.rate_of(*(tried[one.kind].pair if tried else one.first)) for one in every_class}
-        blocks = functools.partial(in_blocks, whole=segments.segments_of(subject.arms))
+        blocks = functools.partial(blocks_of, whole=segments.segments_of(subject.arms), size=block)
 
         def rows(arrays: Arrays, seeds: list[int], looks: Looks) -> list[dict[str, Any]]:
             return list(summary(arrays, seeds, subject, settings, looks)["claims"])
@@ -105,6 +104,7 @@ def run(launched: Launched, console: Console) -> int:
             "experiment": subject.study,
             **described(subject, settings, steps),
             "rates": rates,
+            "rates_of": {arm.name: arm.rate_of for arm in subject.arms},
             "tuning": tuning_rows(tried),
             "tuning_seeds": settings.tuning_seeds if settings.tuned else [],
             **body,
@@ -114,8 +114,16 @@ def run(launched: Launched, console: Console) -> int:
     )
     render = functools.partial(page.page, sections=subject.sections)
     finish(launched, console, results, figures.plot_all(arrays, results), render)
-    console.result(page.sentence(results))
+    console.result(page.answer(results))
     return 0
+
+
+def costs_of_parts(settings: Settings, subject: Subject, parts: Sequence[list[int]]) -> dict[str, float]:
+    """Return the cost of every stage that is planned for these parts of a run."""
+    block, known = block_size(parts[0], settings.mesh), settings.steps or MOST_STEPS
+    planned = segments.segments_of(on_records(subject.arms, known, settings.every(known)))
+    tuned = tunings(settings, subject, block) if settings.tuned else []
+    return costs_of_run(tuned, blocks_of(parts, planned, block))
 
 
 def announce(settings: Settings, subject: Subject, console: Console) -> None:
