@@ -1,5 +1,6 @@
 """Comparison of runs: settings that differ, the verdict of each run on every claim, and refusals."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -11,10 +12,13 @@ from processes import tree
 
 from tiejax.lab.runs import entry
 from tiejax.lab.runs.manifest import differing
+from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
-from tiejax.lab.studies.compare.page import at_odds, finding
+from tiejax.lab.studies.compare.page import at_odds, finding, plot_all
 from tiejax.lab.studies.compare.settings import ACROSS, STUDY, labels
 from tiejax.lab.studies.compare.study import effect
+from tiejax.lab.studies.exor.settings import STUDY as EXOR
+from tiejax.lab.studies.exor.settings import Settings
 from tiejax.statistics.claims import Claim
 
 
@@ -83,6 +87,33 @@ def test_runs_are_compared(tmp_path, runs, capsys, drawn):
         "&#34;dh&#34;",
     ):
         assert words in page
+
+
+def test_runs_of_other_models_say_so_and_share_no_row_of_two_units(tmp_path, drawn):
+    """As of two unrelated comparisons, whose settings may be the same."""
+    runs = []
+    for name, unit in (("lstm", "nats"), ("gpt", "bits")):
+        one, other = claim("both", "supported") | {"unit": unit}, claim("same", "supported")
+        about = body(one, other) | {"name": f"my {name}", "unit": unit}
+        runs.append(make_run(tmp_path / name, finished=False, seeds=3))
+        run = RunDirectory.reserve(EXOR, Settings(seeds=3, out=str(runs[-1])).resolved(), True, False)
+        run.bind(name * 20)
+        run.keep("script.json", name.encode())
+        run.write_results(about)
+        run.release()
+    _, results = compared(tmp_path, runs)
+    digests = [hashlib.sha256(name).hexdigest()[:12] for name in (b"lstm", b"gpt")]
+    assert results["settings"] == {
+        "name": ["my lstm", "my gpt"],
+        "unit": ["nats", "bits"],
+        "data": ["lstmlstmlstm", "gptgptgptgpt"],
+        "script": digests,
+    }
+    assert finding(results)[-1] == "The runs differ in name, unit, data, script."
+    units = [[row["id"], *(of and of["unit"] for of in row["rows"])] for row in results["claims"]]
+    assert units == [["both", "nats", None], ["same", CLAIM["unit"], CLAIM["unit"]], ["both", None, "bits"]]
+    (plot,) = plot_all(results)
+    assert [label.get_text() for label in plot.figure.axes[0].get_yticklabels()] == ["both (nats)", "same", "both (bits)"]
 
 
 def test_effects_are_standardised_means(tmp_path, runs):

@@ -132,11 +132,18 @@ def plot_all(results: Mapping[str, Any]) -> list[figures.Plot]:
             name = f" {visible(label)}" if decided else None
             panel.plot(x, y, marker, color=colour, markerfacecolor=face, label=name, markersize=5)
     panel.axvline(0, color="black", linewidth=0.8)
-    panel.set_yticks(range(len(claims)), [claim["id"] for claim in claims])
+    ids = [claim["id"] for claim in claims]
+    panel.set_yticks(range(len(claims)), [_label(claim, ids.count(claim["id"]) > 1) for claim in claims])
     panel.set_ylim(len(claims) - 0.5, -0.5)
     panel.set_xlabel("standardised mean of the paired differences")
     figures.legend_below(figure, panel)
     return [figures.Plot("effects", CAPTION, figure)]
+
+
+def _label(claim: Mapping[str, Any], in_several_units: bool) -> str:
+    """Return the id of a claim, with its unit if other rows have the same id."""
+    unit = next(row["unit"] for row in claim["rows"] if row is not None)
+    return f"{claim['id']} ({unit})" if in_several_units else str(claim["id"])
 
 
 def _effect(row: Mapping[str, Any] | None) -> float | None:

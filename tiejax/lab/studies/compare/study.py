@@ -20,6 +20,8 @@ from tiejax.statistics.claims import assess
 from tiejax.statistics.sign_flips import is_constant
 from tiejax.system.json_values import plain
 
+SCRIPT = "script.json"  # of a comparison of one's own model (lab.comparison.script, which imports jax)
+SHOWN = 12  # characters of a digest
 CLAIM_FIELDS = (
     "family", "kind", "goal", "estimand", "unit", "n", "estimate", "interval", "interval_adjusted", "p_adjusted", "margin",
     "equivalence", "smallest_detectable", "look", "last_look", "verdict", "one_arm",
@@ -34,13 +36,18 @@ def run(launched: Launched, console: Console) -> int:
 
 
 class FinishedRun(NamedTuple):
-    """A finished run. settings: resolved, without those that do not affect results. results: the content of results.json."""
+    """A finished run.
+
+    settings: resolved, without those that do not affect results. results: the content of results.json. subject: what else its
+    models depend on: of a comparison of one's own model its name, the unit of its loss, digests of data and script.
+    """
 
     label: str
     folder: Path
     study: str
     settings: Mapping[str, Any]
     results: Mapping[str, Any]
+    subject: Mapping[str, Any]
 
 
 def read(folders: Sequence[Path], labels: Sequence[str]) -> list[FinishedRun]:
@@ -66,7 +73,10 @@ def _read(folder: Path, label: str) -> FinishedRun:
     results = RunDirectory.results(folder, manifest)
     if results is None:
         raise BadInput(f"{folder}: the run has not finished; continue it with its command and --resume")
-    return FinishedRun(label, folder, manifest.study, manifest.settings, results)
+    digests = {"data": manifest.text, "script": manifest.files.get(SCRIPT)}
+    subject = {"name": results.get("name"), "unit": results.get("unit")}
+    subject |= {name: digest and digest[:SHOWN] for name, digest in digests.items()}
+    return FinishedRun(label, folder, manifest.study, manifest.settings, results, subject)
 
 
 def compare(runs: Sequence[FinishedRun]) -> dict[str, Any]:
@@ -75,7 +85,7 @@ def compare(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "experiment": "compare",
         "study": runs[0].study,
         "runs": {run.label: _about(run) for run in runs},
-        "settings": differing([run.settings for run in runs]),
+        "settings": differing([run.subject | run.settings for run in runs]),
         "claims": compare_claims(runs),
         "across": claims_across(runs),
     }
@@ -92,9 +102,9 @@ def _about(run: FinishedRun) -> dict[str, Any]:
 
 
 def compare_claims(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
-    """Return all claims with one row for each run, None for a run that does not make the claim."""
-    statements = {claim["id"]: claim["statement"] for run in runs for claim in run.results["claims"]}
-    by_run = [{claim["id"]: claim for claim in run.results["claims"]} for run in runs]
+    """Return all claims with one row for each run, None for a run that does not make the claim, or makes it in another unit."""
+    by_run = [{(claim["id"], claim["unit"]): claim for claim in run.results["claims"]} for run in runs]
+    statements = {name: claim["statement"] for claims in by_run for name, claim in claims.items()}
 
     def row(claim: Mapping[str, Any] | None) -> dict[str, Any] | None:
         if claim is None:
@@ -102,7 +112,7 @@ def compare_claims(runs: Sequence[FinishedRun]) -> list[dict[str, Any]]:
         return {field: claim[field] for field in CLAIM_FIELDS} | {"effect": effect(claim)}
 
     return [
-        {"id": name, "statement": statement, "rows": [row(claims.get(name)) for claims in by_run]}
+        {"id": name[0], "statement": statement, "rows": [row(claims.get(name)) for claims in by_run]}
         for name, statement in statements.items()
     ]
 
