@@ -478,6 +478,56 @@ def test_a_variable_that_is_shared_already():
         tiejax.nnx.tie(other, Tie("layers/0/kernel", "second/kernel"))
 
 
+def test_a_tie_under_the_second_name_of_a_shared_variable_ends():
+    """The model of the same values with all variables of their own has the same output, before and after."""
+    one, other = Shared(nnx.Rngs(0)), Shared(nnx.Rngs(0))
+    x = jnp.linspace(-1, 1, 6).reshape(2, 3)
+    tiejax.nnx.tie(one, Tie("second/kernel", "layers/0/kernel"))
+    optimizer = nnx.Optimizer(one, optax.sgd(0.1), wrt=nnx.Param)
+    optimizer.update(one, nnx.grad(lambda model: jnp.sum(model(x)))(one))
+    expected = one(x)
+    tiejax.nnx.untie(one, optimizer)
+    np.testing.assert_array_equal(one(x), expected)
+    nnx.update(other, nnx.state(one))
+    other.layers[0].kernel[...] = one.first.kernel[...]
+    np.testing.assert_array_equal(other(x), expected)
+
+
+def evaluation(model):
+    return nnx.view(model, deterministic=True, use_running_average=True)
+
+
+@pytest.mark.parametrize("when", ["after tie", "before tie", "after untie"])
+def test_views_of_a_module_never_read_an_old_array(when):
+    """A view from before a change of the ties shares the variables: it follows, or is refused."""
+    one = model()
+    view = evaluation(one)
+    tiejax.nnx.tie(one, TIE)
+    if when != "before tie":
+        view = evaluation(one)
+    _, optimizer = trained(one, 0.1)
+    if when == "after untie":
+        tiejax.nnx.untie(one, optimizer)
+        with pytest.raises(TieError, match=r"is an nnx\.view from before it was untied: make it again"):
+            view(TOKENS)
+        view = evaluation(one)
+        step(one, optimizer)
+    elif when == "before tie":
+        with pytest.raises(TieError, match=r"if this is an nnx\.view from before the module was tied, make it again"):
+            view(TOKENS)
+        view = evaluation(one)
+    head = one.head.kernel[...] if when == "after untie" else one.emb.embedding[...].T
+    features = evaluation(one).norm(one.emb.embedding[...])
+    np.testing.assert_allclose(view(TOKENS), features @ head, rtol=RTOL, atol=1e-6)
+
+
+def with_a_mask(name):
+    one = model()
+    variable = one.head.kernel if name == "head" else one.emb.embedding
+    variable.set_metadata(on_get_value=lambda variable, value: value * 0.5)
+    return one
+
+
 def test_tie_between():
     full = model()
     one = tied(tie_between(full, lambda m: m.emb.embedding, lambda m: m.head.kernel, transform="transpose"))
@@ -539,6 +589,8 @@ MISTAKES = {
     "traced weights": (traced_weights, "traced gradient weights cannot be part of a module"),
     "in a tuple": (lambda: tiejax.nnx.tie(Shared(nnx.Rngs(0)), Tie("scales/a", "plain/b/0")), "plain/b/0 is in a tuple"),
     "references": (lambda: in_mode(ref=True), "variables of the modes ref and hijax cannot be tied"),
+    "a mask": (lambda: tiejax.nnx.tie(with_a_mask("head"), TIE), "head/kernel has a hook `on_get_value`"),
+    "a mask of the source": (lambda: tiejax.nnx.tie(with_a_mask("emb"), TIE), "emb/embedding has a hook `on_get_value`"),
     "hijax": (lambda: in_mode(hijax=True), "variables of the modes ref and hijax cannot be tied"),
     "swapped": (lambda: tiejax.nnx.tie(TIE, model()), "model: expected an nnx.Module, got Tie"),
     "a state": (lambda: tiejax.nnx.tie(nnx.state(model()), TIE), "model: expected an nnx.Module, got State"),

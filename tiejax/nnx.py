@@ -37,7 +37,10 @@ __all__ = ["Tied", "filled", "retie", "tie", "untie"]
 Keys = tuple[Any, ...]
 
 CONTAINERS: Any = (nnx.List, list, tuple, dict)
-OUTSIDE = "outside the methods of the tied module it holds no array; use `with tiejax.nnx.filled(model):`"
+OUTSIDE = (
+    "outside the methods of the tied module it holds no array; use `with tiejax.nnx.filled(model):`, or, if this is an nnx.view"
+    " from before the module was tied, make it again"
+)
 
 
 CONSTANT = (
@@ -158,11 +161,16 @@ def tie(model: Any, ties: TiesLike, wrt: Any = nnx.Param) -> Any:
     """
     bound = _bound(model, ties, wrt)
     keys, variables = dict(bound.keys), bound.variables(model)
+    shared = {id(_at(model, group[0])) for group in nnx.find_duplicates(model, only=nnx.Variable)}
     for one in bound.ties:
         variable = variables[one.target]
         original = type(variable), tuple(sorted(variable.get_metadata().items()))
         about: Any = {"source": one.source, "original": original, "filled": False, "constant": False}
-        _assign(model, keys[one.target], Tied(None, eager_sharding=False, **about))
+        tied = Tied(None, eager_sharding=False, **about)
+        if id(variable) in shared:  # it stays what it is under its other names
+            _assign(model, keys[one.target], tied)
+        else:
+            _become(variable, Tied, None, tied.get_metadata())
     own_class: Any = type(model)
     object.__setattr__(model, "__class__", _tied_class(own_class, not jax.tree_util.all_leaves([model])))
     model.tied_leaves = bound
@@ -192,12 +200,12 @@ def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New =
     if optimizer is not None:
         stored, opt_state = _pure(model, optimizer), _arrays(optimizer.opt_state)
         opt_state = untie_tree(optimizer.tx, stored, opt_state, bound.ties, policy, new)[1]
-    keys, variables = dict(bound.keys), bound.variables(model)
+    variables = bound.variables(model)
     with filled(model):
         values = {one.target: jnp.array(variables[one.target].get_raw_value(), copy=True) for one in bound.ties}
     for target, value in values.items():
         kind, metadata = variables[target].get_metadata("original")
-        _assign(model, keys[target], kind.from_metadata(value, dict(metadata)))
+        _become(variables[target], kind, value, dict(metadata))
     del model.tied_leaves
     object.__setattr__(model, "__class__", type(model).__bases__[0])
     if optimizer is not None:
@@ -270,7 +278,10 @@ def filled(model: Any) -> Iterator[Any]:
     for one in bound.ties:
         raw, by_us = before[one.target]
         if not isinstance(variables[one.target], Tied) or (raw is not None and not by_us):
-            raise TieError(f"{one}: {one.target} holds an array; the module has the state of one that is not tied")
+            raise TieError(
+                f"{one}: {one.target} holds an array; the module has the state of one that is not tied, or is an nnx.view from "
+                "before it was untied: make it again"
+            )
     if active and _passes_on(bound.ties, before):
         yield model
         return
@@ -453,9 +464,13 @@ def _bound(model: Any, ties: TiesLike, wrt: Any) -> Bound:
     arrays = {keys: one for keys, one in variables.items() if is_array(one.get_raw_value())}
     chosen = {f"{_name(keys)}{NNX_SUFFIX}": keys for keys, one in arrays.items() if selects(keys, one)}
     resolved = resolve_full(ties, {path: variables[keys].get_raw_value() for path, keys in chosen.items()})
-    keys = {_name(chosen[path]): chosen[path] for one in resolved for path in (one.source, one.target)}
-    short = {path: _name(chosen[path]) for path in chosen}
-    bound = [dataclasses.replace(one, source=short[one.source], target=short[one.target]) for one in resolved]
+    first = {id(variables[keys]): keys for keys, _ in nnx.to_flat_state(nnx.state(model))}  # of those with several names
+    of_source = {one.source: first[id(variables[chosen[one.source]])] for one in resolved}
+    used = [*of_source.values(), *(chosen[one.target] for one in resolved)]
+    keys = {_name(one): one for one in used}
+    bound = [
+        dataclasses.replace(one, source=_name(of_source[one.source]), target=_name(chosen[one.target])) for one in resolved
+    ]
     for one in bound:
         _check_target(model, one, keys, {other.target for other in bound}, variables)
     axes = {one.source: variables[keys[one.source]].get_raw_value().ndim for one in bound}
@@ -470,6 +485,11 @@ def _check_target(model: Any, tie: Tie, keys: dict[str, Keys], targets: set[str]
             raise TieError(f"{tie}: {tie.target} and {other} are one variable; tie {other} as well")
     if any(variables[keys[path]].get_metadata(kind, False) for path in (tie.source, tie.target) for kind in ("ref", "hijax")):
         raise TieError(f"{tie}: variables of the modes ref and hijax cannot be tied; create them without nnx.var_defaults")
+    for path in (tie.source, tie.target):
+        if variables[keys[path]].get_metadata("on_get_value", ()):
+            raise TieError(
+                f"{tie}: {path} has a hook `on_get_value`, which the other use would not have; apply it in the layer"
+            )
     if isinstance(_at(model, keys[tie.target][:-1]), tuple):
         raise TieError(f"{tie}: {tie.target} is in a tuple, which cannot be changed; use a list, nnx.List or nnx.Dict")
     if any(isinstance(weight, jax.core.Tracer) for weight in tie.weights):
@@ -514,6 +534,13 @@ def _assign(model: Any, keys: Keys, variable: Any) -> None:
         parent[keys[-1]] = variable
     else:
         setattr(parent, keys[-1], variable)
+
+
+def _become(variable: Any, kind: Any, value: Any, metadata: dict[str, Any]) -> None:
+    """Give a variable another type, so that it changes wherever it is held, as by the modules that `nnx.view` returns."""
+    object.__setattr__(variable, "__class__", kind)
+    object.__setattr__(variable, "_var_metadata", dict(metadata))
+    _put(variable, value)
 
 
 def _pure(model: Any, optimizer: Any) -> Any:

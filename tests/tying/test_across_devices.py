@@ -43,6 +43,16 @@ total = jax.jit(lambda grads: symmetrise(grads, tie, True))(both)
 np.testing.assert_array_equal(total["embed"], 2 * table + 2)
 np.testing.assert_array_equal(total["head"], 2 * table.T + 2)
 np.testing.assert_array_equal(copy_to_targets(both, both, tie, True)["head"], table.T)
+# On other meshes arrays keep their own partition, whatever the transform makes of the other leaf's.
+auto = NamedSharding(jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,)), PartitionSpec("x", None))
+placed = {"embed": jax.device_put(table, auto), "head": jax.device_put(table.T + 2, auto)}
+for tree in (copy_to_targets(placed, placed, tie, True), symmetrise(placed, tie, True),
+             *retie_switched(optimizer, placed, optimizer.init(placed), tie, keep="target")[:1]):
+    assert tree["embed"].sharding == tree["head"].sharding == auto
+for keep in ("mean", "target"):
+    stored, state = retie(optimizer, placed, optimizer.init(placed), tie, keep=keep)
+    assert stored["embed"].sharding == auto
+    assert state[0].mu["embed"].sharding == optimizer.init(placed)[0].mu["embed"].sharding
 alone = both | {"head": jnp.asarray(table.T + 2)}  # on one device
 np.testing.assert_array_equal(retie(optimizer, alone, optimizer.init(alone), tie)[0]["embed"], table + 1)
 np.testing.assert_array_equal(symmetrise(alone, tie, True)["embed"], 2 * table + 2)

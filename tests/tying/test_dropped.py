@@ -66,6 +66,18 @@ def test_leaves_called_value_are_no_nnx_variables_beside_others():
     assert jax.tree.structure(full) == jax.tree.structure(params)
 
 
+@pytest.mark.parametrize("pattern", [False, True])
+def test_leaves_called_value_whose_siblings_are_missing(pattern):
+    """The file holds `attention/value` alone, and `critic/value` has no sibling in the model either."""
+    params = {"attention": {"key": jnp.zeros(2), "value": jnp.ones(2)}, "out": jnp.ones(1)}
+    tie = Tie("*/value", "*/key") if pattern else Tie("attention/value", "attention/key")
+    full = view(without_none(store(params, tie)), tie)
+    assert jax.tree.structure(full) == jax.tree.structure(params)
+    params = {"critic": {"value": jnp.ones(2)}, "actor": {"logits": jnp.zeros(2), "bias": jnp.ones(1)}}
+    full = view(without_none(store(params, Tie("critic/value", "actor/logits"))), Tie("critic/value", "actor/logits"))
+    assert jax.tree.structure(full) == jax.tree.structure(params)
+
+
 def test_keys_that_are_integers():
     params = {"layers": {0: {"w": jnp.ones(2)}, 1: {"w": jnp.zeros(2)}}}
     tie = Tie("layers/0/w", "layers/1/w")

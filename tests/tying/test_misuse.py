@@ -163,6 +163,11 @@ def test_switches_of_a_wrong_shape_or_type(on):
         tying.symmetrise(full(), TIE, on)
 
 
+def test_gradient_weights_of_a_wrong_shape():
+    with pytest.raises(TieError, match=r"gradient_weights: expected two for each of the 1 resolved ties, got an array \(2,\)"):
+        tying.symmetrise(full(), TIE, True, (1.0, 0.5))
+
+
 @pytest.mark.parametrize("on", [True, [True], np.array(True), np.bool_(True), jnp.array([True])])
 def test_switches_of_all_allowed_types(on):
     assert tying.symmetrise(full(), TIE, on)["b"].tolist() == [[1, 1], [1, 1]]

@@ -7,7 +7,7 @@ import optax
 import pytest
 from autoencoder import OPTIMIZERS, TIE, assert_close, autoencoder, reconstruction, train_stored_once, train_symmetric
 
-from tiejax.tying import Tie, clip_by_global_norm, copy_to_targets, global_norm, symmetrise
+from tiejax.tying import Tie, clip_by_global_norm, copy_to_targets, global_norm, resolve, symmetrise
 
 
 def test_switched_off_is_the_untied_model(x64):
@@ -43,6 +43,17 @@ def test_global_norm_against_numpy():
     both = symmetrise(grads, [TIE], True)
     expected = norm(e["kernel"] + d["kernel"].T, e["bias"], d["bias"])
     np.testing.assert_allclose(global_norm(both, [TIE], True), expected, rtol=1e-6)
+
+
+def test_gradients_of_integers_are_none():
+    """As `eqx.filter_grad` returns them; explicit, resolved and by pattern."""
+    params = {name: {"n": jnp.arange(3), "w": jnp.ones(3)} for name in "ab"}
+    grads = {name: {"n": None, "w": jnp.full(3, 2.0)} for name in "ab"}
+    for ties in (Tie("a/*", "b/*"), resolve(Tie("a/*", "b/*"), params), [Tie("a/w", "b/w"), Tie("a/n", "b/n")]):
+        total = symmetrise(grads, ties, True)
+        np.testing.assert_allclose(global_norm(total, ties, True), np.sqrt(3 * 4.0**2), rtol=1e-6)
+        clipped = clip_by_global_norm(total, ties, True, 1.0)
+        np.testing.assert_allclose(clipped["b"]["w"], np.full(3, 1 / np.sqrt(3)), rtol=1e-6)
 
 
 def test_switching_a_tie_does_not_recompile():

@@ -1,5 +1,7 @@
 """Casts, scales, reshapes, slices, pairs of functions, and several in a row. Oracles: numpy, and the Jacobian by columns."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -111,6 +113,25 @@ def test_switched_form_trains_as_the_stored_one(name):
     assert equal_leaves(full, tie) == {"b": True}
     np.testing.assert_allclose(full_state[0].nu["a"], state[0].nu["a"], rtol=1e-6)
     assert np.all(np.asarray(full_state[0].nu["b"]) >= 0)
+
+
+def test_a_state_of_unknown_meaning_is_not_carried_through_a_scale():
+    """An average of the parameters would have to be scaled, moments not."""
+
+    def update(updates, state, params):
+        return updates, Average(jax.tree.map(lambda mean, new: 0.9 * mean + 0.1 * new, state.mean, params))
+
+    optimizer = optax.chain(optax.adam(1e-2), optax.GradientTransformation(Average, update))
+    stored = {"a": jnp.ones(2), "b": None}
+    with pytest.raises(
+        TieError, match=r"1/mean/a of the optimizer state \(Average\) may hold moments, which are not scaled, or"
+    ):
+        untie(optimizer, stored, optimizer.init(stored), Tie("a", "b", Scale(0.1)))
+    assert untie(optimizer, stored, optimizer.init(stored), Tie("a", "b"))[1][1].mean["b"].tolist() == [1, 1]
+
+
+class Average(NamedTuple):
+    mean: Any
 
 
 @each

@@ -346,6 +346,11 @@ def test_arrays_of_numpy_keep_64_bits():
     assert (params["a"].tolist(), params["b"].tolist(), params["c"].tolist()) == ([2**40 + 1], [2**40 + 1], [1 / 3])
     params["b"][0] = 0
     assert whole["a"].tolist() == params["a"].tolist() == [2**40 + 1]
+    for gradient in ("source", (0.5, 0.25)):
+        assert tying.view(whole, Tie("a", "b", gradient=gradient))["b"].tolist() == [2**40 + 1]
+    table = {"a": np.array([1.0, 1 / 3]), "b": np.array(1 / 7)}
+    joined = tying.retie(optax.sgd(0.1), table, optax.sgd(0.1).init(table), Tie("a", "b", tying.Slice(0)), keep="target")[0]
+    assert joined["a"].tolist() == [1 / 7, 1 / 3]
 
 
 def test_integers_are_not_scaled():

@@ -87,6 +87,17 @@ def test_row_and_column_moments_of_a_resized_table(make):
     optimizer.update(grads_like(after, 9), new, after)
 
 
+@pytest.mark.parametrize("make", [lambda: optax.adafactor(RATE), lambda: optax.novograd(RATE), lambda: optax.sm3(RATE)])
+def test_a_table_of_one_entry_grows(make):
+    """What is one number for the whole array stays, and the rest grows as it does for larger arrays."""
+    optimizer, one, three = make(), {"b": jnp.ones((1,))}, {"b": jnp.ones((3,))}
+    state = optimizer.update({"b": jnp.ones((1,))}, optimizer.init(one), one)[1]
+    new = resize_state(optimizer, state, one, three)
+    for old, grown, fresh in zip(*map(jax.tree.leaves, (state, new, optimizer.init(three))), strict=True):
+        assert grown.shape == fresh.shape
+        np.testing.assert_array_equal(grown[tuple(map(slice, old.shape))], old)
+
+
 def test_states_that_cannot_be_resized():
     stored = store(full(), TIE)
     flat = optax.flatten(optax.adam(RATE))

@@ -19,7 +19,7 @@ LEAVES: dict[str, tying.New] = {"input": "source", "output": "target"}
 class Phase:
     """The steps in which an arm's ties are on: begin <= step < end, or, if end < begin, step < end and step >= begin.
 
-    An arm starts from equal leaves if its ties are on at step 0, or if begin = end = 0 (never tied, from equal leaves).
+    An arm starts from equal leaves if its ties are on at step 0, or end there (end = 0; begin = end = 0: never tied).
 
     Attributes:
         begin: first step of the ties.

@@ -85,6 +85,14 @@ def beside(x: Any, like: Any) -> Any:
     return jax.device_put(x, like.sharding) if apart else x
 
 
+def placed(x: Any, like: Any) -> Any:
+    """Return an array partitioned as the one whose place it takes; traced arrays are returned as they are."""
+    arrays = isinstance(x, jax.Array) and isinstance(like, jax.Array)
+    if not arrays or any(isinstance(one, jax.core.Tracer) for one in (x, like)) or x.sharding == like.sharding:
+        return x
+    return jax.device_put(x, like.sharding)
+
+
 def _explicit(array: jax.Array) -> Any | None:
     """Return how an array is partitioned if that is part of its type, as on a mesh with an axis of the type Explicit."""
     sharding = getattr(jax.typeof(array), "sharding", None) if hasattr(jax, "typeof") else None

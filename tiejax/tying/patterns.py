@@ -46,11 +46,18 @@ def reached(
     found: dict[str, str] = {}
     known, new = set(arrays), dict.fromkeys(arrays)
     variables = nnx_variables(leaves)
+    # A source that is written with /value may be a leaf by that name, whose siblings are missing: unless all leaves are
+    # variables, its targets are taken as they are written.
+    of_nnx = all(path.endswith(NNX_SUFFIX) for path in leaves)
+    named = () if of_nnx else [source for source, _ in pairs if source.endswith(NNX_SUFFIX)]
     # The paths of a chain without end grow without bound; a chain that ends may use a tie twice.
     longest = max(map(len, leaves), default=0) + 2 * sum(len(target) for _, target in pairs)
     while new:
-        now = [pair for source, target in pairs for pair in _pairs(source, target, leaves, new, variables)]
-        now = [(source, _like(source, completed(target, leaves, variables), leaves, variables)) for source, target in now]
+        now = [
+            (own, _like(own, completed(other, leaves, variables), leaves, () if source in named else variables))
+            for source, target in pairs
+            for own, other in _pairs(source, target, leaves, new, variables)
+        ]
         now = [(source, target) for source, target in now if not present or target in leaves]
         found |= {target: source for source, target in reversed(now) if target not in found}
         new = dict.fromkeys(target for _, target in now if target not in known)

@@ -64,14 +64,14 @@ def resize_state(optimizer: Optimizer, opt_state: PyTree, params: PyTree, resize
 
 def _resized(leaf: Any, new: Any, owner: optimizer_state.OwnedLeaf, before: Shape, after: Shape) -> Any:
     """Return the leaf `new` of a new state, with the entries that the present one has; the parameter's shapes are given."""
+    if leaf is not None and jnp.shape(leaf) == jnp.shape(new) and math.prod(jnp.shape(new)) == 1:
+        return leaf  # one number for the parameter, or a placeholder of Adafactor
     axes = [_axes(owner, one, shape) for one, shape in ((leaf, before), (new, after))]
     if leaf is None or axes[0] is None or axes[0] != axes[1]:
         shapes = f"{tuple(jnp.shape(leaf))} to {tuple(jnp.shape(new))}"
         raise TieError(
             f"{owner.path()} of the optimizer state cannot be resized from {shapes}, entry by entry; {optimizer_state.RESTART}"
         )
-    if not axes[0]:
-        return leaf
     common = tuple(slice(min(sizes)) for sizes in zip(jnp.shape(leaf), jnp.shape(new), strict=True))
     return jnp.asarray(new).at[common].set(jnp.asarray(leaf)[common])
 
@@ -79,8 +79,6 @@ def _resized(leaf: Any, new: Any, owner: optimizer_state.OwnedLeaf, before: Shap
 def _axes(owner: optimizer_state.OwnedLeaf, leaf: Any, shape: Shape) -> tuple[int, ...] | None:
     """Return the axes of the parameter that a leaf of its state has, the last ones of the leaf; None if they are unknown."""
     own = tuple(jnp.shape(leaf))
-    if math.prod(own) == 1 and math.prod(shape) != 1:
-        return ()  # one number for the parameter, or a placeholder of Adafactor
     if optimizer_state._is_reduction(owner):
         kept = optimizer_state._kept_axes(owner, shape)
         return kept if own == tuple(shape[axis] for axis in kept) else None

@@ -107,8 +107,8 @@ def _contiguous(x: Any) -> Any:
 
 
 def _with_gradient_weight(x: Any, weight: Any) -> Any:
-    """Return `x`, with its gradient multiplied by `weight`; a shape, a partition or a label has none."""
-    if is_label(x) or (not is_concrete(x) and not isinstance(x, int | float | complex)):
+    """Return `x`, with its gradient multiplied by `weight`; an array of numpy, a shape, a partition or a label has none."""
+    if is_label(x) or isinstance(x, np.ndarray) or (not is_concrete(x) and not isinstance(x, int | float | complex)):
         return x
     if isinstance(weight, int | float) and weight in (0, 1):
         return x if weight else jax.lax.stop_gradient(x)

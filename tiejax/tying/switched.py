@@ -19,11 +19,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from tiejax.tying.leaves import beside
+from tiejax.tying.leaves import beside, placed
 from tiejax.tying.optimizer_state import check_separate, counterpart, is_lost, owned_leaves, parameter_leaves, shapes_by_path
 from tiejax.tying.tie import PyTree, leaves_by_path
-from tiejax.tying.tied_gradient import Switches, per_tie
-from tiejax.tying.ties import TiesLike, resolve_full
+from tiejax.tying.tied_gradient import Switches, of_gradients, per_tie
+from tiejax.tying.ties import Ties, TiesLike, resolve_full
 
 Squares = Callable[[PyTree], PyTree]
 
@@ -55,7 +55,7 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: TiesLike, on: Switches) ->
         tie, is_on = by_target.get(leaf.owner, (None, False))
         if tie is not None and not is_lost(tie, leaf, leaves.get(leaf.path(tie.source))):
             shared = counterpart(tie, leaves, leaf, leaves[path], shapes[tie.source])
-            copied[path] = jnp.where(is_on, beside(shared, leaves[path]), leaves[path])
+            copied[path] = placed(jnp.where(is_on, beside(shared, leaves[path]), leaves[path]), leaves[path])
     return jax.tree_util.tree_unflatten(treedef, copied.values())
 
 
@@ -87,7 +87,9 @@ def global_norm(grads: PyTree, ties: TiesLike, on: Switches, squares: Squares = 
         TieError: The ties do not fit `grads`.
     """
     sums, _ = leaves_by_path(squares(grads))
-    counted = {tie.target: ~is_on for tie, is_on in per_tie(on, resolve_full(ties, grads))}
+    leaves = leaves_by_path(grads)[0]
+    given = ties if isinstance(ties, Ties) else resolve_full(of_gradients(ties, leaves), grads)
+    counted = {tie.target: ~is_on for tie, is_on in per_tie(on, given)}
     terms = [jnp.where(counted.get(path, True), square, 0.0) for path, square in sums.items() if square is not None]
     return jnp.sqrt(sum(terms, start=jnp.zeros(())))
 

@@ -46,7 +46,7 @@ def hashable(weight: Weight) -> Any:
     if isinstance(weight, jax.core.Tracer):
         return id(weight)
     array = np.asarray(weight)
-    return (array.shape, array.dtype.name, array.tobytes()) if array.ndim else array.item()
+    return (array.shape, array.astype(np.float64).tobytes()) if array.ndim else array.item()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

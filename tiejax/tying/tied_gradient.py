@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.leaves import beside, is_trained
+from tiejax.tying.leaves import beside, is_trained, placed
 from tiejax.tying.store import call, store, view
 from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, scale, state_tie
 from tiejax.tying.ties import Ties, TiesLike, as_ties, resolve_full
@@ -63,9 +63,12 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
         TieError: The ties do not fit `grads`, `on` has another shape or dtype, or a transform is not linear.
     """
     leaves, treedef = leaves_by_path(grads)
-    given = ties if isinstance(ties, Ties) else resolve_full(_of_gradients(ties, leaves), grads)
-    resolved = iter(resolve_full(_of_gradients(given, leaves), grads))
+    given = ties if isinstance(ties, Ties) else resolve_full(of_gradients(ties, leaves), grads)
+    resolved = iter(resolve_full(of_gradients(given, leaves), grads))
     weights = [tie.weights for tie in given] if gradient_weights is None else gradient_weights
+    if gradient_weights is not None and np.shape(gradient_weights) != (len(given), 2):
+        shape = tuple(np.shape(gradient_weights))
+        raise TieError(f"gradient_weights: expected two for each of the {len(given)} resolved ties, got an array {shape}")
     weighed = [
         (next(resolved), is_on, a, b)
         for (tie, is_on), (a, b) in zip(per_tie(on, given), weights, strict=True)
@@ -85,11 +88,12 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
         rearranging, own = state_tie(tie), leaves[tie.target]
         if rearranging is not None:
             shared = beside(apply_transform(rearranging, totals[tie.source]), own)
-            leaves[tie.target] = jnp.where(is_on, shared, own).astype(jnp.result_type(own))
+            leaves[tie.target] = placed(jnp.where(is_on, shared, own).astype(jnp.result_type(own)), own)
+    totals = {path: placed(total, leaves[path]) for path, total in totals.items()}
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
 
 
-def _of_gradients(ties: TiesLike, leaves: Mapping[str, Any]) -> Ties | list[Tie]:
+def of_gradients(ties: TiesLike, leaves: Mapping[str, Any]) -> Ties | list[Tie]:
     """Return the ties, of the same kind, without those of leaves that are not trained, such as integers: they may be None."""
     found = [tie for tie in as_ties(ties) if _has_gradient(tie, leaves)]
     return Ties(found) if isinstance(ties, Ties) else found
@@ -153,4 +157,4 @@ def collect(grads: PyTree, ties: TiesLike) -> PyTree:
         TieError: The ties do not fit `grads`.
     """
     total = symmetrise(grads, ties, True)
-    return store(total, _of_gradients(ties, leaves_by_path(grads)[0]))
+    return store(total, of_gradients(ties, leaves_by_path(grads)[0]))

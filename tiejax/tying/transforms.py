@@ -227,7 +227,12 @@ class Slice:
         return x[self._key(x.shape)]
 
     def put(self, x: Any, y: Any) -> Any:
-        return jnp.asarray(x).at[self._key(x.shape)].set(jnp.asarray(y, x.dtype))
+        key = self._key(x.shape)
+        if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):  # whose 64 bits jax would narrow
+            x = x.copy()
+            x[key] = y
+            return x
+        return jnp.asarray(x).at[key].set(jnp.asarray(y, x.dtype))
 
     def partition(self, axes: Axes) -> Axes:
         """Map the entries of a PartitionSpec: an index drops the entry of its axis."""

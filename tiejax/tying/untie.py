@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.leaves import beside, bits, is_concrete, is_trained
+from tiejax.tying.leaves import beside, bits, is_concrete, is_trained, placed
 from tiejax.tying.optimizer_state import (
     OwnedLeaf,
     check_divisible,
@@ -128,7 +128,8 @@ def untie(
             counts steps per leaf, such as `tiejax.training.make_optimizer(..., counts="leaf")`.
             `zero-keep-count`: the new leaf's moments are 0 and its step count continues; Adam's first updates are then too
             large.
-            `split`: each leaf gets the state of its use's gradients alone, from `use_states`.
+            `split`: each leaf gets the state of its use's gradients alone, from `use_states`. All ties of a source must end
+            together: its state would lack the uses of those that go on.
         new: Which leaf of a tie counts as new.
         use_states: For `split`: an optimizer state of `only_tied(params, ties)`, updated from step 0 with the gradients of each
             use.
@@ -354,7 +355,8 @@ def retie_switched(
         for path, leaf in owned.items():
             tie = by_target.get(leaf.owner)
             if tie is not None and not is_lost(tie, leaf, joined.get(leaf.path(tie.source))):
-                joined[path] = beside(counterpart(tie, joined, leaf, joined[path], shapes[tie.source]), joined[path])
+                shared = counterpart(tie, joined, leaf, joined[path], shapes[tie.source])
+                joined[path] = placed(beside(shared, joined[path]), joined[path])
         joined_trees.append(_tree(tree, joined))
     return joined_trees[0], joined_trees[1]
 
@@ -390,7 +392,7 @@ def _joined(
             joined[path] = _mean(old[path], others, group, shape)
         elif not leaf.classes:
             _check_same_integers(group, old)
-    return joined
+    return {path: placed(leaf, old[path]) for path, leaf in joined.items()}
 
 
 def _check_same_integers(group: Sequence[Tie], leaves: Mapping[str, Any]) -> None:
