@@ -1,8 +1,8 @@
 """Ties in a Flax NNX module, in place of its parameters; all other state of the module stays live.
 
 `tiejax.tying` returns new trees, so `view` of a module is a copy, and what its methods change (statistics of batch
-normalisation, counts of dropout keys, caches) is lost with it. Here the module itself is tied: a variable of type `Tied`, which
-holds no array, takes the place of every target, and each public method of the module runs with the targets filled from their
+normalisation, counts of dropout keys, caches) is lost with it. Here the module itself is tied: every target becomes a
+variable of type `Tied`, which holds no array, and each public method of the module runs with the targets filled from their
 sources. So `nnx.state(model, nnx.Param)`, the optimizer and checkpoints have every array once, and gradients are the sum over
 its uses.
 
