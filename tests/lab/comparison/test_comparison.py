@@ -8,6 +8,7 @@ import sys
 import threading
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import comparison_model
 import jax
@@ -24,8 +25,9 @@ from tiejax.lab.comparison.arms import Change
 from tiejax.lab.comparison.comparison import Outcome, simple_study
 from tiejax.lab.comparison.optimizer import warm_up_constant_decay
 from tiejax.lab.comparison.page import in_words, sentence
-from tiejax.lab.comparison.settings import Settings
+from tiejax.lab.comparison.settings import Settings, settings_of
 from tiejax.lab.runs import entry
+from tiejax.lab.runs.parts import looks_done
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import with_defaults
 from tiejax.statistics.claims import Claim
@@ -154,6 +156,39 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(changes, words, tmp_pa
 def test_forks_need_records_within_the_run(tmp_path):
     with pytest.raises(ValueError, match=r"^--record_every: untie-2/3 changes at a record: expected less than 60 steps"):
         comparison().run(tmp_path / "out", record_every=60)
+
+
+@pytest.mark.parametrize(
+    ("claims", "margin", "most", "looks"),
+    [
+        # Of L looks at c claims the first needs 2^(1 - n) <= .05 / (c L); 2^-n with a margin.
+        ((1, 0), None, 32, [8, 12, 16, 24, 32]),  # 2^-7 = .0078 <= .01
+        ((3, 0), None, 32, [12, 16, 24, 32]),  # .0078 > .05 / 15
+        ((3, 0), 0.01, 32, [12, 16, 24, 32]),  # 2^-8 = .0039 > .05 / 15
+        ((2, 0), 0.01, 32, [8, 12, 16, 24, 32]),  # .0039 <= .05 / 10
+        ((2, 0), None, 32, [12, 16, 24, 32]),
+        ((3, 1), None, 32, [8, 12, 16, 24, 32]),  # one of one's own, perhaps one-sided
+        ((3, 0), None, 8, [8]),
+    ],
+)
+def test_the_first_look_is_one_that_can_decide(claims, margin, most, looks):
+    chosen = settings_of({"steps": 4, "rates": [0.1], "margin": margin}, "out", claims)
+    assert chosen(until="decided", max_seeds=most).resolved().looks == looks
+
+
+@pytest.mark.slow
+def test_seeds_too_few_to_decide_are_no_look(tmp_path):
+    """Three claims take 7 seeds, and 6 with a margin: 2^-6 <= .05 / 3."""
+    small = comparison(rates=[0.1], steps=3)
+    for seeds, looks in ((5, None), (6, None), (7, {"planned": [6, 7], "done": [6, 7], "appended": True})):
+        small.run(tmp_path / "run", seeds=seeds, resume=seeds > 5)
+        assert json.loads((tmp_path / "run" / "results.json").read_text()).get("looks") == looks
+
+
+def test_a_run_keeps_the_looks_with_which_it_was_begun():
+    chosen = settings_of({"steps": 4, "rates": [0.1]}, "out", (3, 0))(until="decided", max_seeds=24).resolved()
+    for parts, planned in (([8, 4], [8, 12, 16, 24]), ([12], [12, 16, 24])):
+        assert looks_done(SimpleNamespace(settings=chosen), parts)[:2] == (planned, np.cumsum(parts).tolist())
 
 
 def test_hours_that_the_stages_exceed_are_refused_before_anything_is_written(tmp_path):

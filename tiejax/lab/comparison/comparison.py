@@ -184,7 +184,9 @@ class Comparison:
     @functools.cached_property
     def study(self) -> Study:
         """The comparison as a study with a command line."""
-        return simple_study(NAME, settings_of(self._given, self.directory), lambda settings: self, f"training of {self.name}")
+        given, arms = self._given, self._arms()
+        settings = settings_of(given, self.directory, (len(compared(arms)), len(checks.own_claims(self.claims, arms))))
+        return simple_study(NAME, settings, lambda settings: self, f"training of {self.name}")
 
     @property
     def _given(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import LookSettings, PrecisionSettings, with_defaults
 from tiejax.lab.settings.sizes import check_steps
+from tiejax.statistics.power import fewest_seeds
 
 FIRST_TUNING_SEED = 1000
 RECORDS = 40  # of a run, by default
@@ -21,7 +22,7 @@ class Settings(LookSettings, PrecisionSettings):
         seeds: number of seeds (0, 1, ...), a list or a range; each seed trains one model in every arm, and all arms of a seed
             see the same batches. With --resume, more seeds are appended (default: 8)
         until: decided adds seeds until every registered claim is decided: at 8, 12, 16, 24, 32, ... seeds and at --max_seeds,
-            each look with an equal share of .05
+            from the first of these looks that can decide a claim, each with an equal share of .05
         steps: training steps of every model (default: that of the script, or as many as --hours allows)
         hours: the number of steps is chosen, from a measured rate and before the first seed, so that the run takes about this
             long on this machine; only without --steps
@@ -42,6 +43,7 @@ class Settings(LookSettings, PrecisionSettings):
     SEEDS = 8
     LOOKS = (8, 12, 16, 24, 32, 64, 128)  # type: ignore[assignment]
     GIVEN: ClassVar[Mapping[str, Any]] = {}  # the values of the script
+    CLAIMS: ClassVar[tuple[int, int]] = (1, 1)  # the numbers of its claims: differences of losses, and those of its own
 
     steps: int | None = None
     hours: float | None = None
@@ -88,17 +90,34 @@ class Settings(LookSettings, PrecisionSettings):
         """The seeds that choose the learning rates."""
         return list(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.rate_seeds))
 
+    @property
+    def looks(self) -> list[int]:
+        """The numbers of seeds at which claims are planned to be tested, without the first ones that can decide none."""
+        looks = super().looks
+        while len(looks) > 1 and looks[0] < self.fewest(len(looks)):
+            looks = looks[1:]
+        return looks
+
+    def fewest(self, looks: int = 1) -> int:
+        """Return the fewest seeds with which a claim can be decided at one of several looks.
+
+        A test that is not of a difference is one-sided, and then takes a seed less: of a margin, or of a claim of one's own.
+        """
+        one_sided = self.margin is not None, True
+        return min(fewest_seeds(claims * looks) - one for claims, one in zip(self.CLAIMS, one_sided, strict=True) if claims)
+
     def every(self, steps: int) -> int:
         """Return the steps between records of a run of `steps` steps."""
         return self.record_every or max(1, round(steps / RECORDS))
 
 
-def settings_of(given: Mapping[str, Any], out: str) -> type[Settings]:
-    """Return the class of settings whose defaults are those of a script."""
+def settings_of(given: Mapping[str, Any], out: str, claims: tuple[int, int] = Settings.CLAIMS) -> type[Settings]:
+    """Return the class of settings whose defaults are those of a script, with these numbers of claims."""
 
     @with_defaults(out=out)
     class Own(Settings):
         GIVEN = given
+        CLAIMS = claims
 
     Own.__doc__ = Settings.__doc__
     return Own

@@ -91,7 +91,7 @@ def run(launched: Launched, console: Console) -> int:
         def rows(arrays: Arrays, seeds: list[int], looks: Looks) -> list[dict[str, Any]]:
             return list(summary(arrays, seeds, subject, settings, looks)["claims"])
 
-        arrays, parts, looks = train_seeds(launched, trainer, rates, blocks, rows, console)
+        arrays, parts, looks = train_seeds(launched, trainer, rates, blocks, rows, console, settings.fewest())
     if directory is None:
         return 0
 

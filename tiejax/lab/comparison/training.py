@@ -228,11 +228,14 @@ def train_seeds(
     blocks: Callable[[Sequence[list[int]]], Sequence[tuple[list[int], Sequence[Segment]]]],
     test: Callable[[Arrays, list[int], Looks], list[dict[str, Any]]],
     console: Console,
+    fewest: int = 1,
 ) -> tuple[Arrays, list[list[int]], Looks]:
     """Train all blocks of seeds, and with `--until decided` those of further looks.
 
     blocks: seeds of each part of the run -> blocks of seeds that train together, each with its segments. test: (arrays, seeds,
-    looks) -> rows of the claims. Returns the arrays of all seeds as `ARM/FIELD`, the seeds of each part, and the looks.
+    looks) -> rows of the claims. fewest: as in `looks_done`.
+
+    Returns the arrays of all seeds as `ARM/FIELD`, the seeds of each part, and the looks.
     """
     trained: dict[str, tuple[list[int], Arrays]] = {}
     test = console.stage("analysis")(test)
@@ -244,7 +247,8 @@ def train_seeds(
                 for stage, cost in costs_of(whole, block).items():
                     trainer.stages.add(stage, cost)
                 trained[name] = block, train_block(trainer, whole, block, rates)
-        seeds, looks = [seed for part in parts for seed in part], looks_done(launched, [len(part) for part in parts])
+        seeds = [seed for part in parts for seed in part]
+        looks = looks_done(launched, [len(part) for part in parts], fewest)
         arrays = join_blocks([*trained.values()], seeds)
         if value_of_first(lambda: next_seeds(launched, console, looks, lambda: test(arrays, seeds, looks))) is None:  # noqa: B023
             return arrays, parts, looks

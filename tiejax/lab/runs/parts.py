@@ -19,7 +19,7 @@ from tiejax.lab.runs.checkpoints import Part
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.launched import Launched
 from tiejax.lab.runs.train import timing_of, train
-from tiejax.lab.settings.checks import seed_list
+from tiejax.lab.settings.checks import looks_up_to, seed_list
 from tiejax.lab.settings.shared import LookSettings
 from tiejax.training import cluster
 from tiejax.training.ensemble import Ensemble
@@ -130,15 +130,19 @@ def train_parts(
     return TrainedParts(so_far, joined, params, looks, timing_of(*times, model_steps), facts_of(looks, seeds))
 
 
-def looks_done(launched: Launched, seeds_by_part: Sequence[int]) -> Looks:
+def looks_done(launched: Launched, seeds_by_part: Sequence[int], fewest: int = 1) -> Looks:
     """Return the looks of a run whose parts, with these numbers of seeds, are trained.
 
-    Seeds that are appended to a finished run are a further look: its claims had been tested before.
+    Seeds that are appended to a finished run are a further look: its claims had been tested before. With less than `fewest`
+    seeds no claim could be decided, which is no look.
     """
     if planned := launched.settings.looks:
-        return Looks(planned, np.cumsum(seeds_by_part).tolist())
+        done = np.cumsum(seeds_by_part).tolist()
+        if done[0] < planned[0]:  # begun by a version that planned earlier looks as well
+            planned = looks_up_to(launched.settings.LOOKS, launched.settings.number_of_seeds)
+        return Looks(planned, done)
     run = launched.run
-    tested = value_of_first(lambda: list(run.manifest.tested) if run else None)
+    tested = [n for n in value_of_first(lambda: list(run.manifest.tested) if run else None) if n >= fewest]
     looks = [*tested, sum(seeds_by_part)] if tested else []
     return Looks(looks, looks, appended=bool(looks))
 
