@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import threading
+import traceback
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +77,10 @@ REFUSED = [
     ({"loss": lambda params, batch, key: params["missing"]}, "loss: failed with KeyError: 'missing'"),
     ({"loss": lambda params, batch, key: loss(params, batch, jax.random.fold_in(key, 1))}, "evaluate: .*key None"),
     ({"init": lambda key: {"embed": jnp.ones(3), "f": jnp.tanh}}, "init: failed with TypeError|init: expected arrays only"),
+    (
+        {"init": lambda key: init(key) | {"rngs": {"count": jnp.zeros((), jnp.uint32)}}},
+        r"^init: expected floating-point arrays, but rngs/count is uint32; .*nnx\.state\(model, nnx\.Param\)",
+    ),
     ({"init": lambda: {}}, "init: failed with TypeError"),
     ({"ties": Tie("embed", "haed")}, "ties: .*no leaf haed; did you mean head"),
     ({"ties": Tie("embed", "body")}, "ties: .*embed -> body"),
@@ -151,6 +156,24 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(changes, words, tmp_pa
     with pytest.raises(ValueError, match=words):
         comparison(**changes).run(tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def missing(params, batch, key):
+    return optax.squared_error(params["embed"], params["none"])
+
+
+def test_an_error_in_a_function_has_its_place_and_its_traceback(tmp_path):
+    """Of the function itself if it calls a library."""
+    line = missing.__code__.co_firstlineno + 1
+    with pytest.raises(ValueError, match=rf"^loss: failed with KeyError: 'none' \(test_comparison\.py, line {line}\)$") as found:
+        comparison(loss=missing).run(tmp_path / "out")
+    assert isinstance(found.value.__cause__, KeyError)
+    assert traceback.extract_tb(found.value.__cause__.__traceback__)[-1].lineno == line
+    with pytest.raises(ValueError, match=rf"^optimizer: .*\(test_comparison\.py, line {branching.__code__.co_firstlineno + 1}\);"):
+        comparison(optimizer=branching).run(tmp_path / "out")
+    with pytest.raises(ValueError, match="^max_norm: ") as found:  # not in a function of the user
+        comparison(max_norm=-1.0).run(tmp_path / "out")
+    assert found.value.__cause__ is None
 
 
 def test_forks_need_records_within_the_run(tmp_path):
@@ -288,13 +311,14 @@ def test_models_that_all_diverge_are_reported(tmp_path, capsys):
 @pytest.mark.slow
 def test_sections_that_fail_are_named_and_the_models_are_kept(tmp_path):
     def broken(results):
-        return {"Own table": 3}
+        return {"Own table": results["none"]}
 
     with pytest.raises(ValueError, match="sections: expected a list of functions of the results, got"):
         comparison(sections=[3]).run(tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="sections: broken failed, or returned no tables, with TypeError"):
+    with pytest.raises(ValueError, match="sections: broken failed, or returned no tables, with KeyError") as found:
         comparison(sections=[broken], steps=4).run(tmp_path / "out", seeds=2)
+    assert isinstance(found.value.__cause__, KeyError)
     assert comparison(steps=4).run(tmp_path / "out", seeds=2, resume=True).report.exists()
 
 

@@ -49,6 +49,12 @@ def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shap
         raise BadInput(
             f"init: expected arrays only, but {others[0]} is {leaves[others[0]]!r:.60}; leave it out (nnx.split, eqx.filter)"
         )
+    for path, leaf in leaves.items():
+        if leaf is not None and not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            raise BadInput(
+                f"init: expected floating-point arrays, but {path} is {leaf.dtype}; leave out what is not trained, such as "
+                "states of random keys and counts (nnx.state(model, nnx.Param), eqx.is_inexact_array)"
+            )
     if not leaves:
         raise BadInput("init: returned no parameters")
     try:

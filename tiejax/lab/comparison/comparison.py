@@ -171,7 +171,8 @@ class Comparison:
             with handlers_restored():
                 status = entry.main(self.study, [*flags, *switches])
         except BadInput as error:
-            raise ValueError(str(error)) from None
+            behind = error.__context__  # with its traceback, if a function of the user failed
+            raise ValueError(str(error)) from (behind if behind and data.place_of(behind) else None)
         if status:
             raise KeyboardInterrupt(f"the run in {given['out']} was interrupted; resume=True continues it")
         return Outcome.of(Path(given["out"]))

@@ -3,7 +3,10 @@
 import contextlib
 import hashlib
 import json
+import sysconfig
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +19,13 @@ from tiejax.tying.tie import leaves_by_path
 
 PyTree = Any
 Batches = Callable[[int, int], PyTree]  # (seed, step) -> batch
+# Beginnings of the names of files that are not the user's; the last two are of code that libraries generate.
+LIBRARIES = (
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")),
+    f"{Path(__file__).parents[2]}/",
+    "<frozen ",
+    "<string>",
+)
 WINDOW_BYTES, MOST_WINDOW = 2**26, 64  # of the batches that are read ahead for one seed, and in steps
 
 
@@ -159,5 +169,12 @@ def _arrays(name: str, tree: Any) -> PyTree:
 
 
 def failure(error: Exception) -> str:
-    """Return the type of an error and the first line of its message."""
-    return f"{type(error).__name__}: {' '.join(str(error).partition(chr(10))[0].split())[:200]}"
+    """Return the type of an error, the first line of its message, and its place in a file of the user."""
+    words = f"{type(error).__name__}: {' '.join(str(error).partition(chr(10))[0].split())[:200]}"
+    return words + (f" ({place})" if (place := place_of(error)) else "")
+
+
+def place_of(error: BaseException) -> str:
+    """Return the file and line of the innermost frame of an error outside of libraries, or "" if there is none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(LIBRARIES)]
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
