@@ -1,5 +1,6 @@
 """`tiejax runs`: run directories in every state are listed, other folders are left out."""
 
+import dataclasses
 import json
 import os
 
@@ -9,6 +10,7 @@ from directories import make_run
 from processes import end, start_python
 
 from tiejax.lab.commands import runs as listing
+from tiejax.lab.comparison.settings import settings_of
 from tiejax.lab.runs import manifest
 from tiejax.lab.runs.run_directory import RunDirectory
 from tiejax.lab.settings.command_line import BadInput
@@ -51,7 +53,7 @@ def test_runs_are_listed_as_json(tmp_path, runs, capsys):
     finished, unfinished, damaged = runs
     assert listing.main([str(tmp_path), "--json"]) == 0
     usual = {"study": "exor", "state": "finished", "settings": {}, "parts": None, "looks": None}
-    usual |= {"claims": None, "damage": None}
+    usual |= {"claims": None, "damage": None, "name": None}
     assert json.loads(capsys.readouterr().out) == [
         {"path": str(damaged)}
         | usual
@@ -95,6 +97,28 @@ def test_seeds_in_parts_are_listed(tmp_path, capsys):
     assert listing.main([str(tmp_path), "--json"]) == 0
     found = [(run["parts"], run["looks"]) for run in json.loads(capsys.readouterr().out)]
     assert found == [([4, 2], None), ([64, 64], [64, 128, 200])]
+
+
+def test_comparisons_are_told_apart(tmp_path, capsys):
+    """By the names of their models, and by the settings of their scripts: their studies are not known here."""
+    for name, steps in (("gpt", 60), ("lstm", 80)):
+        settings = settings_of({"steps": steps, "rates": [0.1]}, str(tmp_path / name))().resolved()
+        study = dataclasses.replace(STUDY, name="comparison", may_change=("checkpoint_every", "tracker"))
+        run = RunDirectory.reserve(study, settings, False, False)
+        run.keep("script.json", b"{}")
+        if name == "gpt":
+            run.write_results({"claims": [CLAIM], "name": "my GPT"})
+        run.release()
+    assert listed(tmp_path, capsys) == [
+        f"{tmp_path / 'gpt'}  comparison of my GPT, finished",
+        "    settings: seeds 8, steps 60, rates [0.1]",
+        "    The one claim is supported.",
+        f"{tmp_path / 'lstm'}  comparison, unfinished",
+        "    settings: seeds 8, steps 80, rates [0.1]",
+    ]
+    assert listing.main([str(tmp_path), "--json"]) == 0
+    found = [(run["name"], run["settings"]["steps"]) for run in json.loads(capsys.readouterr().out)]
+    assert found == [("my GPT", 60), (None, 80)]
 
 
 def test_a_hostile_name_in_json_is_escaped(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import signal
 import sys
@@ -164,14 +165,15 @@ def missing(params, batch, key):
 
 def test_an_error_in_a_function_has_its_place_and_its_traceback(tmp_path):
     """Of the function itself if it calls a library."""
-    line = missing.__code__.co_firstlineno + 1
-    with pytest.raises(ValueError, match=rf"^loss: failed with KeyError: 'none' \(test_comparison\.py, line {line}\)$") as found:
+    line, in_optimizer = (function.__code__.co_firstlineno + 1 for function in (missing, branching))
+    place = r"\(test_comparison\.py, line"
+    with pytest.raises(ValueError, match=rf"^loss: failed with KeyError: 'none' {place} {line}\)$") as found:
         comparison(loss=missing).run(tmp_path / "out")
     assert isinstance(found.value.__cause__, KeyError)
     assert traceback.extract_tb(found.value.__cause__.__traceback__)[-1].lineno == line
-    with pytest.raises(ValueError, match=rf"^optimizer: .*\(test_comparison\.py, line {branching.__code__.co_firstlineno + 1}\);"):
+    with pytest.raises(ValueError, match=rf"^optimizer: .*{place} {in_optimizer}\);"):
         comparison(optimizer=branching).run(tmp_path / "out")
-    with pytest.raises(ValueError, match="^max_norm: ") as found:  # not in a function of the user
+    with pytest.raises(ValueError, match=r"^max_norm: ") as found:  # not in a function of the user
         comparison(max_norm=-1.0).run(tmp_path / "out")
     assert found.value.__cause__ is None
 
@@ -393,6 +395,10 @@ def test_the_outcome(outcome, tmp_path):
         np.testing.assert_array_equal(arrays["untie-2.3.train_loss"][:, :20], arrays["tied.train_loss"][:, :20])
         assert (arrays["tied.train_distance"] == 0).all()
         assert arrays["tied.own_norm_embed"].shape == arrays["tied.train_loss"].shape
+        names = {name.rpartition(".")[2] for name in arrays} - {"own_norm_embed"}
+    page = Path(__file__).parents[3] / "docs" / "run_directory_details.md"
+    described = page.read_text().partition("A `Comparison` has `seeds`")[2].partition("\n## ")[0]
+    assert names - {"seeds"} == set(re.findall(r"`((?:final|train|validation|own)_\w+)`", described)) - {"own_NAME_FIELD"}
 
 
 def with_head(params):

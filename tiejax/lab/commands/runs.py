@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.commands.studies import NAMES, load
+from tiejax.lab.comparison.settings import Settings as ComparisonSettings
 from tiejax.lab.reporting.finding import VERDICTS, is_claims, tally
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.manifest import KIND, Manifest, NoManifest, differing, read, settings_of
@@ -18,6 +19,8 @@ from tiejax.lab.settings import command_line
 from tiejax.lab.settings.checks import looks_up_to, seed_list
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.system.visible import cut
+
+SCRIPT = "script.json"  # which only comparisons of one's own model have (lab.comparison.script, which imports jax)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +40,8 @@ COMMAND = CommandLine(
     "contradicted or undecided.",
     example="Example: PROGRAM runs/exor.",
     switches={
-        "json": "print a JSON array with an object for each run (path, study, state, settings, parts, looks, claims, damage)"
+        "json": "print a JSON array with an object for each run (path, study, state, settings, parts, looks, claims, damage, "
+        "name)"
     },
     positional=("folder",),
 )
@@ -51,7 +55,8 @@ class Listed:
     the defaults of the study. parts: number of seeds of each part that has begun, None if all seeds train together. looks:
     numbers of seeds at which claims are tested with --until decided, otherwise None. claims: number of claims with each
     verdict, exploratory ones included, None if there are no results or the study makes no claims. damage: which file cannot be
-    used and what to do, None if no damage was found.
+    used and what to do, None if no damage was found. name: what a finished comparison of one's own model calls that, otherwise
+    None.
     """
 
     path: str
@@ -62,6 +67,7 @@ class Listed:
     looks: list[int] | None = None
     claims: dict[str, int] | None = None
     damage: str | None = None
+    name: str | None = None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -117,6 +123,8 @@ def describe(folder: Path) -> Listed:
         return dataclasses.replace(run, damage=str(reason).removeprefix(f"{folder}/"))
     if results is None:
         return run
+    if SCRIPT in manifest.files:
+        run = dataclasses.replace(run, name=str(results.get("name")))
     # The claims in the results of `compare` are those of the compared runs.
     claims = None if manifest.study == "compare" else results.get("claims")
     if not is_claims(claims):
@@ -130,7 +138,7 @@ def lines(run: Listed) -> Iterator[str]:
     if run.study is None:
         yield f"{run.path}  {run.damage}"
         return
-    yield f"{run.path}  {run.study}, {run.state}"
+    yield f"{run.path}  {run.study}{'' if run.name is None else f' of {run.name}'}, {run.state}"
     if run.settings:
         yield f"    settings: {', '.join(f'{name} {json.dumps(value)}' for name, value in run.settings.items())}"
     if run.looks is not None and run.parts is not None:
@@ -155,12 +163,16 @@ def parts_and_looks(manifest: Manifest) -> tuple[list[int] | None, list[int] | N
 
 
 def changed_settings(manifest: Manifest) -> dict[str, Any]:
-    """Return the settings of a run that differ from the defaults of its study."""
-    if manifest.study not in NAMES:
+    """Return the settings of a run that differ from the defaults of its study; of a comparison also those of its script."""
+    free: Sequence[str] = ()
+    if SCRIPT in manifest.files:
+        default = ComparisonSettings()
+    elif manifest.study in NAMES:
+        study = load(manifest.study)
+        default, free = study.settings(), study.may_change
+        with contextlib.suppress(BadInput):  # some settings have no default
+            default = default.resolved()
+    else:
         return {}
-    study = load(manifest.study)
-    default = study.settings()
-    with contextlib.suppress(BadInput):  # some settings have no default
-        default = default.resolved()
-    found = differing([manifest.settings, settings_of(default, study.may_change)])
+    found = differing([manifest.settings, settings_of(default, free)])
     return {name: value for name, (value, _) in found.items() if name in manifest.settings}

@@ -66,8 +66,8 @@ def shapes_of(init: Callable[[jax.Array], PyTree], ties: tying.TiesLike) -> Shap
     for tie in resolved:
         if any(isinstance(part, tying.Functions) for part in parts(tie.transform)):
             raise BadInput(
-                f"ties: {tie} has a pair of functions, which checkpoints cannot store; expected transpose, Reshape, Slice, Scale "
-                "or Cast, or several of them"
+                f"ties: {tie} has a pair of functions, which checkpoints cannot store; expected transpose, Reshape, Slice, "
+                "Scale or Cast, or several of them"
             )
     return Shapes(params, resolved)
 

@@ -87,11 +87,14 @@ class Comparison:
 
     Attributes:
         name: what the report calls the model.
-        init: key -> parameters of the untied model: a tree of arrays with both leaves of every tie.
-        loss: (parameters, batch, key) -> mean loss of the batch, or (loss, metrics). The key is for dropout, new at every step.
+        init: key -> parameters of the untied model: a tree of floating-point arrays with both leaves of every tie.
+        loss: (parameters, batch, key) -> mean loss of the batch, or (loss, metrics); metrics are not stored, use `recorders`.
+            The key is for dropout, new at every step.
         training: arrays `[examples, ...]`, or a tree of them, of which each seed draws batches without replacement, epoch by
             epoch; or a function (seed, step) -> batch.
-        held_out: examples of the same form, on which the final loss is the mean over all.
+        held_out: examples of the same form, on which the final loss is the mean over batches, each weighted with its examples:
+            the mean over all examples if that of a batch is one. A ratio, such as a sum over unmasked tokens divided by their
+            number, is averaged over batches as well, so that the final loss then depends on `batch_size`.
         batch_size: examples of a step.
         ties: a tie or several between parameters; not with `Functions`, which checkpoints cannot store.
         optimizer: learning rate -> optax optimizer; or (rate, table rate) -> optimizer, if tables have a separate rate. The
@@ -102,8 +105,8 @@ class Comparison:
             of a rate and a factor are trained with the first of the seeds that choose, and the best four with the others.
         steps: training steps of every model; None if `--hours` is given.
         arms: the arms, of `tied`, `untied`, `untie_at(fraction)`, `tie_at(fraction)`, or `Arm`.
-        schedule: (step, steps) -> factor of the learning rates. By default they rise in the first 2 % of the steps, and fall
-            linearly to 0 in the last 20 %.
+        schedule: (step, steps) -> factor of the learning rates; the step is traced, so that no Python branch may depend on it
+            (`jax.numpy.where`). By default they rise in the first 2 % of the steps, and fall linearly to 0 in the last 20 %.
         evaluate: (parameters, batch) -> mean loss, without dropout; by default `loss` with the key None.
         max_norm: limit of the global norm of gradients, in which tied leaves count once.
         margin: smallest difference of final losses that matters; claims that arms differ by less are then tested as well.
@@ -112,7 +115,8 @@ class Comparison:
             every class that choose learning rates do; if the reported ones do not, no claim is tested.
         unit: unit of the loss.
         claims: final losses by arm `[seed]` -> further claims (`tiejax.statistics.claims.Claim`), a separate family.
-        recorders: name -> (parameters, batch) -> dictionary of numbers, recorded during training.
+        recorders: name -> (parameters, batch) -> dictionary of numbers or arrays, recorded during training with the training
+            batch of the step, as `ARM.own_NAME_FIELD` `[seed, record, ...]` in metrics.npz.
         sections: functions results -> {heading: (columns, rows)}, tables for the report.
         seeds: number of seeds by default.
         out: run directory by default: runs/ and the name.

@@ -109,19 +109,25 @@ def tables(results: Mapping[str, Any], sections: Sequence[Section] = ()) -> dict
     return found
 
 
+def rates_words(results: Mapping[str, Any]) -> str:
+    """Return the learning rates of each class of arms, and the other arms that have them."""
+    found = [f"{kind}: {' and '.join(map(number, rates))}" for kind, rates in results["rates"].items()]
+    for kind in results["rates"]:
+        if others := [arm for arm, other in results["rates_of"].items() if other == kind != arm]:
+            found.append(f"those of {kind} models also for {', '.join(others)}")
+    return "; ".join(found)
+
+
 def page(run: RunOnPage, sections: Sequence[Section] = ()) -> str:
     """Return the HTML report of a run."""
     results = run.results
-    rates = "; ".join(f"{kind}: {' and '.join(number(rate) for rate in found)}" for kind, found in results["rates"].items())
-    named = {kind: [arm for arm, other in results["rates_of"].items() if other == kind != arm] for kind in results["rates"]}
-    others = {kind: arms for kind, arms in named.items() if arms}
     notes = [*edge_notes(results), *excluded_notes(results), *few_seeds_notes(results, fewest_seeds), LIMITS]
     setting = {
         "arms": ", ".join(results["arms"]) + "; an arm that changes continues the model of its seed that does not, bit for bit",
         "ties": "; ".join(results["ties"]),
         "training": f"{counted(results['steps'], 'step')} of {counted(results['batch_size'], 'example')}"
         + (f", {results['epochs']:.2f} epochs of {results['examples']:,} examples" if results["epochs"] is not None else ""),
-        "learning rates": rates + "".join(f"; those of {kind} models also for {', '.join(arms)}" for kind, arms in others.items()),
+        "learning rates": rates_words(results),
         "final loss": f"{results['unit']}, the mean over all {results['held_out']:,} held-out examples at the last step",
         "seeds": f"{len(results['seeds'])}; all arms of a seed see the same batches",
     }

@@ -8,7 +8,6 @@ from tiejax.lab.settings import checks
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import LookSettings, PrecisionSettings, with_defaults
 from tiejax.lab.settings.sizes import check_steps
-from tiejax.statistics.power import fewest_seeds
 
 FIRST_TUNING_SEED = 1000
 RECORDS = 40  # of a run, by default
@@ -103,6 +102,8 @@ class Settings(LookSettings, PrecisionSettings):
 
         A test that is not of a difference is one-sided, and then takes a seed less: of a margin, or of a claim of one's own.
         """
+        from tiejax.statistics.power import fewest_seeds  # imports jax, which `tiejax runs` does without
+
         one_sided = self.margin is not None, True
         return min(fewest_seeds(claims * looks) - one for claims, one in zip(self.CLAIMS, one_sided, strict=True) if claims)
 

@@ -62,7 +62,7 @@ def steps_of(
     least = max(unit, least)
 
     def plan() -> Arrays:
-        """Return the number of steps, 0 if there are too few, the size of blocks, and the seconds of a step, NaN if not measured."""
+        """Return the number of steps, 0 if too few, the size of blocks, and the seconds of a step, NaN if not measured."""
         steps, seconds = settings.steps, math.nan
         if steps is None:
             seconds = seconds_of_step(trainer, arm, block)

@@ -85,7 +85,7 @@ def compare(runs: Sequence[FinishedRun]) -> dict[str, Any]:
         "experiment": "compare",
         "study": runs[0].study,
         "runs": {run.label: _about(run) for run in runs},
-        "settings": differing([run.subject | run.settings for run in runs]),
+        "settings": differing([{**run.subject, **run.settings} for run in runs]),
         "claims": compare_claims(runs),
         "across": claims_across(runs),
     }
