@@ -156,7 +156,9 @@ def test_offset_of_the_last_normalisation(tmp_path):
         if model.output is None:
             continue
         tensors = {name: Tensor(name, tmp_path, tuple(value.shape), "F32") for name, value in model.module.named_parameters()}
-        norm = last_norm(Checkpoint(tmp_path, model.module.config.to_dict(), tensors, None), model.output.weight.shape[-1])
+        names = [name for part in (model.input, model.output) for name in model.names(part)]
+        width = model.output.weight.shape[-1]
+        norm = last_norm(Checkpoint(tmp_path, model.module.config.to_dict(), tensors, None), names, width)
         if norm is None:
             continue
         module = model.module.get_submodule(norm.weight.name.removesuffix(".weight")).to_empty(device="cpu")
@@ -169,3 +171,40 @@ def test_offset_of_the_last_normalisation(tmp_path):
         torch.testing.assert_close(outputs[0], (outputs[1] - outputs[0]) * norm.offset, msg=kind.__name__)
         seen.add(kind.config_class.model_type)
     assert {"gemma2", "nemotron", "qwen3_next", "qwen3_5_text", "vaultgemma"} <= seen
+
+
+SEAMLESS = {
+    **{"vocab_size": 40, "t2u_vocab_size": 30, "hidden_size": 16, "max_position_embeddings": 32, "pad_token_id": 0},
+    **{f"{part}_layers": 1 for part in ("encoder", "decoder", "speech_encoder", "t2u_encoder", "t2u_decoder", "num_adapter")},
+    **{f"{part}_attention_heads": 2 for part in ("encoder", "decoder", "speech_encoder", "t2u_encoder", "t2u_decoder")},
+    **{f"{part}_ffn_dim": 24 for part in ("encoder", "decoder", "t2u_encoder", "t2u_decoder")},
+    **{"num_adapter_layers": 1, "speech_encoder_intermediate_size": 24, "feature_projection_input_dim": 20},
+    **{"unit_embed_dim": 8, "unit_hifi_gan_vocab_size": 30, "lang_embed_dim": 8, "spkr_embed_dim": 8, "num_langs": 4},
+    **{"num_spkrs": 2, "vocoder_num_langs": 4, "vocoder_num_spkrs": 2, "tie_word_embeddings": False},
+}
+
+
+def test_normalisation_of_the_model_whose_head_it_is(tmp_path):
+    """SeamlessM4T has a second decoder, of units: an aligned table moves the normalisation of the text's, and no logits."""
+    torch.manual_seed(0)
+    model = transformers.SeamlessM4TModel(transformers.SeamlessM4TConfig(**SEAMLESS)).eval()
+    with torch.no_grad():
+        table = torch.nn.init.normal_(model.shared.weight, std=0.3)
+        for module in (model.text_encoder, model.text_decoder):
+            module.embed_tokens.weight.copy_(table)
+        model.t2u_model.lm_head.weight.copy_(model.t2u_model.model.decoder.embed_tokens.weight)
+        model.lm_head.weight.copy_(table * (torch.rand(16) + 0.5))
+        model.text_decoder.layer_norm.weight.fill_(8.0)
+    model.save_pretrained(tmp_path / "untied")
+    report = tie(tmp_path / "untied", tmp_path / "tied", "aligned")
+    assert not report.any_scale
+    old, new = (load_file(tmp_path / name / "model.safetensors") for name in ("untied", "tied"))
+    changed = {name for name in new if not torch.equal(new[name], old[name])}
+    assert "text_decoder.layer_norm.weight" in changed
+    assert not any("t2u" in name for name in changed), changed
+    tokens = torch.arange(3, 11).reshape(2, 4)
+    with torch.no_grad():
+        before, after = (
+            one(input_ids=tokens, decoder_input_ids=tokens.flip(1)).logits for one in (model, loaded(tmp_path / "tied"))
+        )
+    torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-4)

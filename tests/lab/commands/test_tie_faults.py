@@ -173,7 +173,7 @@ def test_vocabulary_as_large_as_the_width(tmp_path, capsys):
     ],
 )
 def test_norms_that_multiply_by_weight_plus_one(tmp_path, config, offset):
-    assert last_norm(open_checkpoint(checkpoint(tmp_path / "c", EQUAL, config)), 4).offset == offset
+    assert last_norm(open_checkpoint(checkpoint(tmp_path / "c", EQUAL, config)), (EMBED, HEAD), 4).offset == offset
 
 
 def test_gemma3n_norm_multiplies_by_the_weight(tmp_path):

@@ -1,7 +1,7 @@
 """Hidden states before the output table, on which the logits of two models are compared, and the layer normalisation there."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ HIDDEN, STATES = Field("hidden"), Field("states")
 OF_DECODERS = (
     *("ln_f.weight", "norm_f.weight", "model.norm.weight", "model.final_layernorm.weight"),
     *("gpt_neox.final_layer_norm.weight", "model.decoder.final_layer_norm.weight", "model.decoder.layer_norm.weight"),
+    "text_decoder.layer_norm.weight",
 )
 OF_HEADS = (
     *("predictions.transform.LayerNorm.weight", "predictions.LayerNorm.weight", "lm_head.layer_norm.weight"),
@@ -64,12 +65,20 @@ class LastNorm(NamedTuple):
             yield self.bias, bias * scale
 
 
-def last_norm(checkpoint: Checkpoint, width: int) -> LastNorm | None:
-    """Return the layer normalisation before an output table of this width, None if no usual name finds exactly one."""
+def last_norm(checkpoint: Checkpoint, tables: Sequence[str], width: int) -> LastNorm | None:
+    """Return the layer normalisation before an output table of this width, None if no usual name finds exactly one.
+
+    tables: the names of both tables. What precedes the usual name must precede one of theirs too: another part of the model,
+    such as the decoder of units of SeamlessM4T, has a normalisation of its own.
+    """
     found = [
         tensor
         for name, tensor in checkpoint.tensors.items()
-        if tensor.shape == (width,) and any(called(name, wanted) for wanted in OF_DECODERS + OF_HEADS)
+        if tensor.shape == (width,)
+        and any(
+            called(name, wanted) and any(table.startswith(name.removesuffix(wanted)) for table in tables)
+            for wanted in OF_DECODERS + OF_HEADS
+        )
     ]
     if len(found) != 1:
         return None

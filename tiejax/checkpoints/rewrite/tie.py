@@ -136,7 +136,7 @@ def _open_pair(folder: Path, keep: Keep) -> Pair:
     # The name under which the library stores the one table, of several with equal values (`_copies` compares them).
     kept = located(checkpoint, stored.architecture.kept, stored.architecture.prefix)
     shared = stored.input if kept is None or kept.name == stored.output.name else kept
-    norm = last_norm(checkpoint, shared.shape[1])
+    norm = last_norm(checkpoint, (shared.name, stored.output.name), shared.shape[1])
     if keep == "aligned" and norm is None:
         raise CheckpointError(Field("keep"), f" aligned: no layer normalisation is known to precede the head of {folder}")
     if keep == "aligned" and norm is not None and (other := other_reader(checkpoint, norm)) is not None:
