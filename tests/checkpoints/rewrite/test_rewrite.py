@@ -1,10 +1,13 @@
 """Copying a checkpoint's folder: what is copied, where the copy may be, and what a failure leaves behind."""
 
+import errno
 import functools
 import json
 import os
+import pathlib
 import re
 import socket
+import stat
 import sys
 
 import numpy as np
@@ -149,10 +152,47 @@ def test_concurrent_writers(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_permissions_are_those_of_a_new_folder(tmp_path):
-    untie(equal(tmp_path / "c"), tmp_path / "out")
-    (tmp_path / "usual").mkdir()
-    assert (tmp_path / "out").stat().st_mode == (tmp_path / "usual").stat().st_mode
+def test_permissions_are_those_of_the_original(tmp_path):
+    folder = equal(tmp_path / "c")
+    (folder / "parts").mkdir()
+    (folder / "parts" / "run.sh").write_text("")
+    (folder / "README.md").write_text("read me")
+    modes = {
+        "parts/run.sh": 0o755,
+        "README.md": 0o440,
+        "model.safetensors": 0o600,
+        "config.json": 0o644,
+        "parts": 0o500,
+        "": 0o700,
+    }
+    for name, mode in modes.items():
+        (folder / name).chmod(mode)
+    untie(folder, tmp_path / "out")
+    assert {name: stat.S_IMODE((tmp_path / "out" / name).stat().st_mode) for name in modes} == modes
+    assert (tmp_path / "out" / "README.md").read_text().startswith("read me\n\n## Changed")
+    (tmp_path / "out" / "parts").chmod(0o700)
+    (folder / "parts").chmod(0o700)
+
+
+def test_file_system_without_permissions(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(errno.EPERM, "not permitted")
+
+    folder = equal(tmp_path / "c")
+    monkeypatch.setattr(os, "chmod", refuse)
+    monkeypatch.setattr(pathlib.Path, "chmod", refuse)
+    untie(folder, tmp_path / "out")
+    assert check_folder(tmp_path / "out").answer == "agrees"
+
+
+def test_folder_named_like_weights_in_another_format_is_left_out(tmp_path):
+    folder = equal(tmp_path / "c")
+    (folder / "last.ckpt" / "deep").mkdir(parents=True)
+    (folder / "last.ckpt" / "deep" / "meta.pt").write_bytes(b"old")
+    for name, rewritten in REWRITES.items():
+        rewritten(folder, tmp_path / name)
+        assert not (tmp_path / name / "last.ckpt").exists()
+        assert "`last.ckpt`" in (tmp_path / name / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", REWRITES)
@@ -226,6 +266,19 @@ def test_unused_index_is_copied(tmp_path, index):
     for name, rewritten in REWRITES.items():
         rewritten(folder, tmp_path / name)
         assert json.loads((tmp_path / name / INDEX).read_text()) == index
+
+
+def test_index_beside_a_single_file_lists_what_the_copy_stores(tmp_path):
+    """As mlx-lm writes one: `total_size` is that of all tensors, and some engines read only what is listed."""
+    folder = checkpoint(tmp_path / "c", {EMBED: values()}, CONFIG)
+    index = {"metadata": {"total_size": values().nbytes}, "weight_map": {EMBED: "model.safetensors"}}
+    (folder / INDEX).write_text(json.dumps(index))
+    untie(folder, tmp_path / "untied")
+    tie(tmp_path / "untied", tmp_path / "tied")
+    for name, stored in (("untied", 2), ("tied", 1)):
+        found = json.loads((tmp_path / name / INDEX).read_text())
+        assert found["weight_map"] == dict.fromkeys(load_file(tmp_path / name / "model.safetensors"), "model.safetensors")
+        assert (found["metadata"]["total_size"], len(found["weight_map"])) == (stored * values().nbytes, stored)
 
 
 def test_configuration_with_a_lone_surrogate(tmp_path):

@@ -57,11 +57,7 @@ def other_formats(paths: Iterable[Path]) -> list[Path]:
 
     paths: relative to the checkpoint's folder.
     """
-    return [
-        path
-        for path in paths
-        if path.parts[0] in OTHER_FOLDERS or (len(path.parts) == 1 and any(map(path.match, OTHER_FORMATS)))
-    ]
+    return [path for path in paths if path.parts[0] in OTHER_FOLDERS or any(map(Path(path.parts[0]).match, OTHER_FORMATS))]
 
 
 def _is_folder(root: Path, entry: Path, allowed: tuple[Path, ...]) -> bool:

@@ -1,15 +1,17 @@
 """Modified copies of a checkpoint's folder: tensors are added, replaced or left out, and everything else is copied bitwise.
 
 Tensors are copied from file to file in blocks, never loaded whole. The new folder appears atomically, even if the process is
-killed, and the old one is not changed. Links are copied as the files they point to.
+killed, and the old one is not changed. Links are copied as the files they point to. Permissions are those of the originals.
 """
 
+import contextlib
 import errno
 import importlib.metadata
 import json
 import math
 import os
 import shutil
+import stat
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,6 +102,8 @@ def rewrite(
         _check_space(out, needed)
         step = steps(f"writing {out.name}", needed)
         with atomic_folder(out) as folder:
+            with contextlib.suppress(PermissionError):  # of a file system without permissions
+                folder.chmod(stat.S_IRWXU)  # nobody else opens a file before it has its own ones
             for path in listed.folders:
                 (folder / path).mkdir()
             for path in listed.files:
@@ -115,6 +119,10 @@ def rewrite(
                 opened.write(card.encode())
             _to_disk(folder)
             check_absent(out)  # another process may have created it meanwhile
+            with contextlib.suppress(PermissionError):
+                for path in (*listed.files, *listed.folders, Path()):  # at the end, since they may forbid writing
+                    if (folder / path).exists():
+                        shutil.copymode(checkpoint.folder / path, folder / path)
     except OSError as error:
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(out)) from None
 
@@ -183,14 +191,17 @@ def _write(file: Path, out: Path, leave: set[str], added: list[Part], step: Call
 
 
 def _index(checkpoint: Checkpoint, leave: Collection[str], added: Mapping[Path, list[Part]]) -> dict[str, Any] | None:
-    """Return the index of the copy, made of the tensors that it stores; None if `model.safetensors` stores them all."""
+    """Return the index of the copy, made of the tensors that it stores.
+
+    None if `model.safetensors` stores them all, unless an index beside it lists tensors, as mlx-lm writes.
+    """
     remaining = [tensor for name, tensor in checkpoint.tensors.items() if name not in leave]
     places = {tensor.name: tensor.file.name for tensor in remaining}
     places |= {part.name: target.name for target, parts in added.items() for part in parts}
-    if set(places.values()) <= {WEIGHTS}:
-        return None
     file = checkpoint.folder / INDEX
     index = read_json(file) if os.path.lexists(file) else {}
+    if set(places.values()) <= {WEIGHTS} and not index.get("weight_map"):
+        return None
     stated = index.get("metadata")
     parts = [part for parts in added.values() for part in parts]
     metadata: dict[str, Any] = {**stated} if isinstance(stated, dict) else {}
