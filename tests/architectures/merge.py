@@ -31,7 +31,7 @@ def merged(versions: Sequence[Sequence[Row]]) -> dict[str, Any]:
             del classes[name]
     found = {name: {field: value for field, value in row.items() if value} for name, row in heads.items()}
     for row in found.values():
-        for field in ("separate", "more"):
+        for field in ("separate", "more", "blocks"):
             if known := {major: names for major, names in row.pop(field, {}).items() if names}:
                 row[field] = known
     return {"versions": [rows[0]["version"] for rows in versions], "heads": found, "headless": headless}
@@ -60,7 +60,7 @@ def in_page(page: str, section: str) -> str:
 
 def _empty(row: Row) -> dict[str, Any]:
     lists: dict[str, Any] = {field: [] for field in ("input", "output", "inner", "kept")}
-    maps: dict[str, Any] = {field: {} for field in ("ties", "flag", "separate", "more", "settings")}
+    maps: dict[str, Any] = {field: {} for field in ("ties", "flag", "separate", "more", "blocks", "settings")}
     return {"type": row["type"], "prefix": row["prefix"], "scaled": False, "unlike": False, **maps, **lists}
 
 
@@ -82,6 +82,7 @@ def _add(found: dict[str, Any], row: Row) -> None:
     found["input"] = _distinct([*found["input"], *inputs])
     found["kept"] = _distinct([*found["kept"], *kept])
     found["more"].setdefault(major, row.get("more", []))
+    found["blocks"].setdefault(major, row.get("blocks", ""))
     found["scaled"], found["unlike"] = found["scaled"] or row["scaled"], found["unlike"] or row["unlike"]
     found["settings"] |= row["settings"]
     one = {*row["one_if_untied"], *untied["input"], *outputs}

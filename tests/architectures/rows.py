@@ -11,6 +11,8 @@ from typing import Any
 from architectures.small_models import FLAG, Model, build, groups, has_head, parts_of, save, small_config
 from transformers import PretrainedConfig, PreTrainedModel
 
+from tiejax.checkpoints.hub.locate import LAYER
+
 TEXT = "text_config"
 STATES = (None, True, False)  # of the flag at one level of a config.json; None if it is absent
 OTHERS = re.compile(r"(share|tie|tied|legacy)")  # settings that may say which tables are one
@@ -42,6 +44,8 @@ def _found(kind: type[PreTrainedModel], folder: Path) -> dict[str, Any]:
         return {"tokens": True, "head": False if alone else None, "input": tied.names(tied.input)}
     saved = {flag: (model, save(model, folder / str(flag))) for flag, model in ((True, tied), (False, untied))}
     row = _tables(kind, saved) | {"flag": "".join(_decisions(kind)), "settings": dict(_settings(kind, tied))}
+    row["blocks"] = block_of(kind)
+    row["scaled"] = row["scaled"] or bool(row["blocks"])
     if len(row["levels"]) > 1:
         row["decides"] = [_only(kind, place) for place in range(len(row["levels"]))]
     return row
@@ -67,6 +71,16 @@ def _tables(kind: type[PreTrainedModel], saved: Saved) -> dict[str, Any]:
     row["more"] = [group for group in groups(tied) if group not in kept and group != tied.shared()]
     usual = kind.config_class()
     return row | {"levels": [type(part).__name__ for part in parts_of(usual)]}
+
+
+def block_of(kind: type[PreTrainedModel]) -> str:
+    """Return the name, in its layer, of a tensor that the flag makes one in several layers, "" if there is none.
+
+    All layers are built, since the first two need not share any.
+    """
+    tied, untied = (groups(build(kind, flag, cut=False)) for flag in (True, False))
+    found = [[LAYER.match(name) for name in group] for group in tied if group not in untied]
+    return min((group[0][2] for group in found if all(group) and len({match[1] for match in group}) > 1), default="")
 
 
 def _only(kind: type[PreTrainedModel], place: int) -> bool:

@@ -134,11 +134,13 @@ def build(
     level: int | None = None,
     states: Mapping[str, bool | None] | None = None,
     settings: Mapping[str, Any] | None = None,
+    cut: bool = True,
 ) -> Model:
     """Build a class on the meta device.
 
     level: the part of the configuration (in the order of `parts_of`) at which the flag has the other value. states: the flag in
-    config.json at the top ("") and in parts by name; None removes it. settings: other values at the top of config.json.
+    config.json at the top ("") and in parts by name; None removes it. settings: other values at the top of config.json. cut:
+    whether only few layers are built, if the class allows that.
     """
 
     def built(layers: bool) -> PreTrainedModel:
@@ -154,7 +156,7 @@ def build(
             return kind(config)
 
     try:
-        module = built(True)
+        module = built(cut)
     except Exception:  # whatever a configuration with too few layers raises
         module = built(False)
     module.tie_weights()

@@ -1,5 +1,6 @@
 """Checkpoints whose head reads another table than the first one, or whose flag changes more than their tables."""
 
+import functools
 import itertools
 import json
 
@@ -132,6 +133,53 @@ def test_a_flag_that_changes_more_than_the_tables(tmp_path, make):
         untie(tmp_path / "True", tmp_path / "out")
     with pytest.raises(CheckpointError, match="cannot be tied"):
         tie(tmp_path / "False", tmp_path / "out")
+
+
+ZAMBA = {
+    **{"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4, "mamba_d_state": 8},
+    **{"n_mamba_heads": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": 0, "num_mem_blocks": 1},
+    **{"mamba_dt_rank": 4, "mamba_headdim": 16, "mamba_ngroups": 1, "use_mamba_kernels": False, "chunk_size": 8},
+    **{"attention_hidden_size": 32, "attention_head_dim": 16, "adapter_rank": 4},
+    "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+}
+
+
+def zamba(version, tied):
+    config = getattr(transformers, f"Zamba{version}Config")(**ZAMBA, tie_word_embeddings=tied)
+    return getattr(transformers, f"Zamba{version}ForCausalLM")(config)
+
+
+@pytest.mark.parametrize("version", ["", "2"])
+def test_a_flag_that_makes_blocks_of_layers_one(tmp_path, version):
+    """Version 5 of the library initialises what a flag that says untied makes separate and the file stores once."""
+    tied, untied = (saved(functools.partial(zamba, version), flag, tmp_path / str(flag)) for flag in (True, False))
+    assert check_folder(tied).answer == check_folder(untied).answer == "agrees"
+    assert loaded(untied)
+    tensors = load_file(tied / WEIGHTS)
+    config = json.loads((tied / CONFIG).read_text())
+    head = tensors["model.embed_tokens.weight"] + 1
+    for name, flag in (("flag", False), ("two", True)):
+        (tmp_path / name).mkdir()
+        save_file(tensors | {"lm_head.weight": head}, tmp_path / name / WEIGHTS, {"format": "pt"})
+        (tmp_path / name / CONFIG).write_text(json.dumps(config | {FLAG: flag}))
+    kind = getattr(transformers, *config["architectures"])
+    _, info = kind.from_pretrained(tmp_path / "flag", output_loading_info=True)
+    one = check_folder(tmp_path / "flag")
+    assert one.answer == "cannot say"
+    assert any(f"in version 5: {name} is missing" in one.reason for name in info["missing_keys"])
+    assert check_folder(tmp_path / "two")[2::5] == ("disagrees", None)  # no edit
+    for command, folder in ((untie, "True"), (tie, "False"), (tie, "flag"), (tie, "two"), (fix, "flag"), (fix, "two")):
+        with pytest.raises(CheckpointError, match=r"which layers share a block|versions of the transformers library differ"):
+            command(tmp_path / folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["ZambaForCausalLM", "Zamba2ForCausalLM", "LlamaForCausalLM"])
+def test_blocks_that_the_map_names_are_those_of_the_library(name):
+    from architectures.rows import block_of
+
+    one = known()[name]
+    assert (block_of(getattr(transformers, name)), one.scaled) == (one.blocks.get("5", ""), bool(one.blocks))
 
 
 def test_tables_of_encoder_and_decoder_that_are_missing(tmp_path):

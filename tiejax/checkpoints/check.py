@@ -76,13 +76,7 @@ def check(checkpoint: Checkpoint, equal: bool = False) -> Checked:
 
 def _with_faults(checkpoint: Checkpoint, judgement: Judgement) -> Judgement:
     """Add the faults of names and index to a judgement of the tables."""
-    faults = []
-    if names := locate.wrapped(checkpoint):
-        found = f"loaders find no tensor under the prefix {locate.wrapper_of(names[0])} ({named(names)})"
-        faults.append((found, "remove that prefix from all names"))
-    if prefix := foreign_prefix(checkpoint):
-        found = f"loaders find no tensor under the prefix {prefix}, with which all names begin"
-        faults.append((found, "remove that prefix from all names"))
+    faults = [(reason, "remove that prefix from all names") for reason in unread_prefixes(checkpoint)]
     if checkpoint.stale:
         faults.append((f"{INDEX} {' and '.join(checkpoint.stale)}", "rebuild the index from the headers of the shards"))
     if not faults:
@@ -94,13 +88,24 @@ def _with_faults(checkpoint: Checkpoint, judgement: Judgement) -> Judgement:
     return Judgement(answer, "; ".join(reasons), " and ".join([*edits, *([judgement.edit] if judgement.edit else [])]))
 
 
+def unread_prefixes(checkpoint: Checkpoint) -> list[str]:
+    """Return the prefixes of names under which loaders find no tensor, one clause each."""
+    found = []
+    if names := locate.wrapped(checkpoint):
+        found.append(f"loaders find no tensor under the prefix {locate.wrapper_of(names[0])} ({named(names)})")
+    if prefix := foreign_prefix(checkpoint):
+        found.append(f"loaders find no tensor under the prefix {prefix}, with which all names begin")
+    return found
+
+
 def judged(checkpoint: Checkpoint, tables: Stored) -> Judgement:
     """Judge the tables by their names and the flag, whatever prefix the names have and whatever the index lists."""
     judgement = _judged(checkpoint, tables)
     if judgement.edit != _set(checkpoint.config, False):
         return judgement
     untied, copies = as_untied(checkpoint, tables)
-    if _judged(untied, tables).answer == "disagrees":
+    scaled = tables.architecture is not None and tables.architecture.scaled  # the flag would change logits
+    if scaled or _judged(untied, tables).answer == "disagrees":
         return judgement._replace(edit=None)
     if not copies:
         return judgement
@@ -235,6 +240,9 @@ def _by_separate(
         spelled = [locate.stored_under(checkpoint, architecture, table, name) for name in names]
         if not any(name in checkpoint.tensors for name in spelled):
             return Judgement("disagrees", f"{names[0]} is missing, so that loaders initialise it at random", None)
+    block = architecture.blocks.get(version)
+    if block and (lacking := locate.missing_block(checkpoint, block)):
+        return Judgement("disagrees", f"{lacking} is missing, so that loaders initialise it at random", None)
     for group in () if flag else architecture.more.get(version, ()):
         spelled = [locate.stored_under(checkpoint, architecture, table, name) for name in group]
         missing = [name for name in spelled if name not in checkpoint.tensors]
@@ -292,7 +300,7 @@ def _by_further_tensors(
             )
             edit: str | None = _set(checkpoint.config, False)
             if output is None:
-                edit = UNTIE if architecture.only("by flag") else None
+                edit = UNTIE if architecture.only("by flag") and not architecture.scaled else None
             return Judgement("disagrees", reason, edit)
     return None
 

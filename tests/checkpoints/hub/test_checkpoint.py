@@ -207,3 +207,18 @@ def test_adapter_names_its_base(tmp_path):
     (tmp_path / "c" / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "org/base"}')
     save_file({"base_model.model.lm_head.lora_A.weight": values()}, tmp_path / "c" / "adapter_model.safetensors")
     refused(lambda: open_checkpoint(tmp_path / "c"), "is an adapter (LORA) of org/base")
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_adapter_beside_shards_without_an_index_is_not_read(tmp_path, numbered):
+    """Numbered shards need no other file; of files without numbers, all but an adapter are weights."""
+    files = [f"model-0000{place}-of-00002.safetensors" if numbered else f"{place}.safetensors" for place in (1, 2)]
+    for name, file in zip("ab", files, strict=True):
+        folder = checkpoint(tmp_path / "c", {name: values()}, {}, file)
+    others = ["adapter_model.safetensors", "adapter_model-00001-of-00001.safetensors"]
+    for file in [*others, "optimizer.safetensors"] if numbered else others:
+        checkpoint(folder, {f"base_model.model.{file}": values()}, {}, file)
+    (folder / "adapter_config.json").write_text("{}")
+    assert {name: tensor.file.name for name, tensor in open_checkpoint(folder).tensors.items()} == dict(
+        zip("ab", files, strict=True)
+    )

@@ -61,6 +61,19 @@ def test_contradicting_flags_of_tables_that_cannot_be_judged(tmp_path, tensors, 
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
+def test_repair_whose_result_cannot_be_judged_is_refused(tmp_path):
+    """Without its wrapper's prefix, version 4 makes the two different tables one."""
+    tables = BART | {"model.encoder.embed_tokens.weight": values(seed=2), HEAD: values(seed=3)}
+    config = UNTIED | {"model_type": "bart"}
+    folder = checkpoint(tmp_path / "c", {f"module.{name}": table for name, table in tables.items()}, config)
+    refused(
+        lambda: fix(folder, tmp_path / "out"),
+        'cannot be repaired: of the copy, `tiejax check` would say "cannot say"',
+        "version 4",
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
 def test_two_sets_of_weights_are_refused(tmp_path):
     folder = checkpoint(tmp_path / "c", TWO, TIED)
     checkpoint(folder, TWO, TIED, "model-1.safetensors")

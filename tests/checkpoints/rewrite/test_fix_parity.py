@@ -116,18 +116,20 @@ def test_repaired_copy(tmp_path, kind, damages):
         for damage in damages:
             damage(files)
         files.write(here / "damaged")
+        if (kind, tied) == ("bart", False):  # different tables of its encoder and its decoder are one in version 4
+            with pytest.raises(CheckpointError, match=r'would say "cannot say": .* are one tensor in this version'):
+                fix(here / "damaged", here / "fixed")
+            assert not (here / "fixed").exists()
+            continue
         changes = fix(here / "damaged", here / "fixed")
         assert len(changes) == len(damages), changes
         one = check_folder(here / "fixed")
-        # Different tables of an encoder and a decoder are one in version 4.
-        differs = (kind, tied) == ("bart", False)
-        assert (one.answer, one.edit) == ("cannot say" if differs else "agrees", None), one
+        assert (one.answer, one.edit) == ("agrees", None), one
         expected, found = states(loaded(here / "sound")), states(loaded(here / "fixed"))
         assert expected.keys() == found.keys()
         assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
         assert "## Changed by tiejax" in (here / "fixed" / "README.md").read_text()
-        if not differs:
-            assert fix(here / "fixed", here / "again") == ()
+        assert fix(here / "fixed", here / "again") == ()
         assert not (here / "again").exists()
 
 
@@ -166,6 +168,8 @@ def test_the_library_logs_nothing_about_copies(tmp_path, caplog, kind):
     transformers.utils.logging.set_verbosity_warning()
     untie(saved(kind, True, tmp_path / "tied"), tmp_path / "untied")
     files = Files(kind, False, tmp_path / "c")
+    sides = (name for name in files.tensors if name.endswith("embed_tokens.weight"))  # of BART, one tensor in version 4
+    files.tensors |= {name: files.tensors[files.input].clone() for name in sides}
     flag(files)
     files.write(tmp_path / "damaged")
     fix(tmp_path / "damaged", tmp_path / "fixed")

@@ -137,6 +137,17 @@ def test_tables_of_encoder_and_decoder(tmp_path):
         np.testing.assert_array_equal(new[name], values())
 
 
+@pytest.mark.parametrize("name", ["model.encoder.embed_tokens", "model.decoder.embed_tokens", "encoder.embed_tokens", "shared"])
+def test_shared_table_under_another_name(tmp_path, name):
+    """That of one side, also without the prefix of the base model."""
+    config = {"architectures": ["BartForConditionalGeneration"], "tie_word_embeddings": True}
+    folder = checkpoint(tmp_path / "c", {f"{name}.weight": values()}, config)
+    assert untie(folder, tmp_path / "out") == HEAD
+    sides = {f"model.{one}.embed_tokens.weight" for one in ("encoder", "decoder")}
+    assert set(load_file(tmp_path / "out" / "model.safetensors")) == {"model.shared.weight", HEAD, *sides}
+    assert check_folder(tmp_path / "out").answer == "agrees"
+
+
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "base_model.model.", "module._orig_mod.", "student."])
 def test_new_head_has_the_prefix_of_all_names(tmp_path, prefix):
     """Also where all names begin with more than the prefix, as those of a tied model of one module do."""

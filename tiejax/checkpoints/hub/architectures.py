@@ -38,7 +38,8 @@ class Architecture(NamedTuple):
             in there
         separate: names of copies of the input table that are separate parameters of an untied model, by major version
         settings: the values of settings of the configuration under which all this is known
-        scaled: whether the flag also changes something else, such as a factor of the logits
+        blocks: the name, in its layer, of a tensor that the flag makes one in several layers, by major version
+        scaled: whether the flag also changes something else, such as a factor of the logits or blocks of layers
         unlike: whether the output table of an untied model has another shape than the input table
     """
 
@@ -54,6 +55,7 @@ class Architecture(NamedTuple):
     flag: Mapping[str, str] = NONE
     separate: Mapping[str, tuple[str, ...]] = NONE
     settings: Mapping[str, bool] = NONE
+    blocks: Mapping[str, str] = NONE
     scaled: bool = False
     unlike: bool = False
 
@@ -151,7 +153,8 @@ def unsafe(architecture: Architecture, title: str | None) -> str | None:
     if any(set(table) == {"?"} for table in architecture.flag.values()):
         return f"it is not known which flag ties {title}"
     if architecture.scaled:
-        return f"the flag of {title} changes more than its tables, such as the scale of logits"
+        what = "which layers share a block" if architecture.blocks else "the scale of logits"
+        return f"the flag of {title} changes more than its tables: {what}"
     if architecture.unlike:
         return f"an untied model of {title} has an output table of another shape"
     return None

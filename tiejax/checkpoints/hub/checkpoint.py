@@ -1,6 +1,7 @@
 """Checkpoints in the hub's format: config.json and the headers of safetensors files, never a pickle."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from tiejax.system.memory import size_words
 from tiejax.system.visible import cut, visible_line
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-ADAPTER, ADAPTER_WEIGHTS, SUFFIX = "adapter_config.json", "adapter_model.safetensors", ".safetensors"
+ADAPTER, ADAPTER_WEIGHTS, SUFFIX = "adapter_config.json", "adapter_model", ".safetensors"
+NUMBERED = re.compile(r".*-\d+-of-\d+\.safetensors")  # shards, which need no other file
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")  # which loaders read if there is no file by the usual name
 OTHER_WEIGHTS = "transformers_weights"  # in config.json: the file with the weights
 MOST_NAMED = 3  # tensors or files in a message
@@ -25,12 +27,25 @@ PARAMETERS = "total_parameters"  # in the index's metadata, from some versions o
 
 
 class Tensor(NamedTuple):
-    """The file, shape and dtype of a stored tensor; the dtype is safetensors' name for it, such as BF16."""
+    """The file, shape and dtype of a stored tensor; the dtype is safetensors' name for it, such as BF16.
+
+    stored: its name in the file, if that is another one.
+    """
 
     name: str
     file: Path
     shape: tuple[int, ...]
     dtype: str
+    stored: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in the file."""
+        return self.stored or self.name
+
+    def called(self, name: str) -> "Tensor":
+        """Return this tensor under another name, as a copy of the checkpoint is to store it."""
+        return self._replace(name=name, stored=self.key)
 
     @property
     def number(self) -> int:
@@ -110,8 +125,8 @@ def _weights(folder: Path, names: list[str], elsewhere: Elsewhere | None) -> Che
     """Return a checkpoint without its configuration: the tensors of the files that loaders read, which prefer a single file."""
     if WEIGHTS not in names and INDEX in names:
         return _indexed(folder, names, elsewhere)
-    files = [WEIGHTS] if WEIGHTS in names else [name for name in names if name.endswith(SUFFIX)]
-    if not files or (ADAPTER in names and (CONFIG not in names or files == [ADAPTER_WEIGHTS])):
+    files = [WEIGHTS] if WEIGHTS in names else _shards(names)
+    if not files or (ADAPTER in names and CONFIG not in names):
         raise _no_weights(folder, names)
     if files != [WEIGHTS] and (pickled := next((name for name in PICKLED if name in names), None)):
         raise CheckpointError(
@@ -128,6 +143,12 @@ def _weights(folder: Path, names: list[str], elsewhere: Elsewhere | None) -> Che
     missing = f"is missing, without which loaders find no weights in {', '.join(files[:MOST_NAMED])}"
     stale = () if files == [WEIGHTS] else (missing,)
     return Checkpoint(folder, {}, tensors, _number(tensors), stale, _unread(folder, names, tensors))
+
+
+def _shards(names: Collection[str]) -> list[str]:
+    """Return the files of weights of a folder without an index: numbered ones, or else all but those of an adapter."""
+    files = [name for name in names if name.endswith(SUFFIX) and not name.startswith(ADAPTER_WEIGHTS)]
+    return [name for name in files if NUMBERED.fullmatch(name)] or files
 
 
 def _no_weights(folder: Path, names: Collection[str]) -> CheckpointError:

@@ -17,6 +17,7 @@ MOST_SHOWN = 5
 # Parts of names that are not the model's: of torch.compile, FSDP, activation checkpointing, DataParallel and PEFT.
 INNER = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 OUTER = re.compile(r"^(module\.|base_model\.model\.)+")
+LAYER = re.compile(r"(.*?\.\d+\.)(.+)")  # a name in a layer: its prefix, and the rest
 WRAPPERS = re.compile(f"({INNER.pattern}|module\\.|base_model\\.model\\.)+")
 Role = Literal["input", "output"]
 # What follows a tensor's name without `weight`, if its values are stored in another form, and the form. The first match counts.
@@ -47,11 +48,12 @@ def located(checkpoint: Checkpoint, names: Sequence[str], prefix: str = "") -> T
 
     A file may lack the prefix of the base model, and all its names may begin with another one.
     """
-    found = (tensor for tensor in _called_so(checkpoint, names, prefix) if len(tensor.shape) == 2)
+    found = (tensor for tensor in spelled_so(checkpoint, names, prefix) if len(tensor.shape) == 2)
     return next(found, None)
 
 
-def _called_so(checkpoint: Checkpoint, names: Sequence[str], prefix: str) -> Iterator[Tensor]:
+def spelled_so(checkpoint: Checkpoint, names: Sequence[str], prefix: str) -> Iterator[Tensor]:
+    """Yield the tensors with one of these names, as `located` finds them."""
     actual = plain_names(tuple(checkpoint.tensors))
     for wanted in names:
         for spelled in _spellings(checkpoint, wanted, prefix):
@@ -97,6 +99,20 @@ def _common(names: tuple[str, ...]) -> str:
     first, last = (name.split(".")[:-1] for name in (min(known), max(known)))
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
     return "".join(f"{part}." for part, _ in same)
+
+
+def missing_block(checkpoint: Checkpoint, block: str) -> str | None:
+    """Return the name of a tensor that a layer lacks although a layer of the same kind stores it, None if there is none.
+
+    block: the name of the tensor in its layer. Layers are of the same kind if their other modules have the same names.
+    """
+    layers: dict[str, set[str]] = {}
+    for name in checkpoint.tensors:
+        if found := LAYER.match(name):
+            layers.setdefault(found[1], set()).add(found[2])
+    others = {layer: {name.split(".")[0] for name in names} - {block.split(".")[0]} for layer, names in layers.items()}
+    storing = [others[layer] for layer, names in layers.items() if block in names]
+    return next((layer + block for layer, names in layers.items() if block not in names and others[layer] in storing), None)
 
 
 def called(name: str, wanted: str) -> bool:
@@ -220,14 +236,14 @@ def check_whole(checkpoint: Checkpoint) -> None:
     architecture = architecture_of(checkpoint.config)
     if architecture is None:
         return
-    for tensor in _called_so(checkpoint, architecture.tables, architecture.prefix):
+    for tensor in spelled_so(checkpoint, architecture.tables, architecture.prefix):
         if 0 in tensor.shape:
             raise CheckpointError(
                 f"{checkpoint.folder}: {tensor.name} has the shape {list(tensor.shape)}: the tables were not gathered when "
                 "this was saved; gather them (with DeepSpeed ZeRO-3: zero_to_fp32.py) and save it again"
             )
     for wanted in architecture.tables:
-        found = list(dict.fromkeys(tensor.name for tensor in _called_so(checkpoint, [wanted], architecture.prefix)))
+        found = list(dict.fromkeys(tensor.name for tensor in spelled_so(checkpoint, [wanted], architecture.prefix)))
         if len(found) > 1:
             raise CheckpointError(
                 f"{checkpoint.folder}: {' and '.join(found)} are two spellings of one tensor, of which versions of the "

@@ -14,7 +14,7 @@ import numpy as np
 from tiejax.checkpoints.hub.architectures import Architecture, architecture_of
 from tiejax.checkpoints.hub.checkpoint import Checkpoint, Tensor
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.locate import called, check_whole, form_of_tables, locate, stored_under
+from tiejax.checkpoints.hub.locate import called, check_whole, form_of_tables, locate, spelled_so, stored_under
 from tiejax.checkpoints.hub.reading import steps
 from tiejax.checkpoints.hub.tables import DTYPES, HubTable, check_row
 
@@ -186,7 +186,7 @@ def blocks_of(file: Path, start: int, length: int) -> Iterator[bytes]:
 def extent_of(tensor: Tensor) -> tuple[int, int]:
     """Return the offset of a tensor's bytes in its file, and their number. The header has been checked by safetensors."""
     header, begin = header_of(tensor.file)
-    start, stop = header[tensor.name]["data_offsets"]
+    start, stop = header[tensor.key]["data_offsets"]
     return begin + start, stop - start
 
 
@@ -283,12 +283,14 @@ def copies_of_untied(checkpoint: Checkpoint, architecture: Architecture, table: 
     These are tables of an encoder and a decoder, and others that the flag makes one, such as biases of BERT's decoder. table:
     the input table. Each name comes with the stored tensor that a tied model uses in its place.
     """
-    groups: list[tuple[tuple[str, ...], Tensor | None]] = [(architecture.inner, table)]
+    shared = [name for name in architecture.kept if architecture.inner and name not in architecture.output]
+    groups: list[tuple[tuple[str, ...], Tensor | None]] = [((*shared, *architecture.inner), table)]
     for group in architecture.groups:
         groups.append((group, next(iter(stored_of(checkpoint, architecture, table, group)), None)))
     copies: dict[str, Tensor] = {}
     for names, source in groups:
-        spelled = (stored_under(checkpoint, architecture, table, name) for name in names)
+        lacking = [name for name in names if not any(spelled_so(checkpoint, [name], architecture.prefix))]
+        spelled = (stored_under(checkpoint, architecture, table, name) for name in lacking)
         copies |= {name: source for name in spelled if source is not None and name not in checkpoint.tensors}
     return copies
 

@@ -59,7 +59,7 @@ class HubTable:
         try:
             # Opened for each read, since the pages of a mapped file count as this process's memory.
             with safe_open(self.file, framework="np") as file, np.errstate(over="ignore"):
-                stored = file.get_slice(self.name)
+                stored = file.get_slice(self.tensor.key)
                 parts = []
                 for first, last, start, stop in self._runs(chosen):
                     part = stored[:, start:stop].T if self.transposed else stored[start:stop]

@@ -4,10 +4,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tiejax.checkpoints.check import Judgement, as_untied, contradiction, foreign_prefix, judged
+from tiejax.checkpoints.check import Judgement, as_untied, check, contradiction, foreign_prefix, judged
+from tiejax.checkpoints.hub.architectures import unsafe
 from tiejax.checkpoints.hub.checkpoint import INDEX, Checkpoint, Tensor, named, open_checkpoint
 from tiejax.checkpoints.hub.errors import CheckpointError
-from tiejax.checkpoints.hub.families import FLAG, flag_of, with_flag, word_of
+from tiejax.checkpoints.hub.families import FLAG, flag_of, title_of, with_flag, word_of
 from tiejax.checkpoints.hub.locate import plain, stored_under, wrapped
 from tiejax.checkpoints.hub.stored import Stored, further_copies, stored_tables
 from tiejax.checkpoints.rewrite.rewrite import Part, check_new, copy_of, rewrite, section
@@ -90,7 +91,18 @@ def plan(checkpoint: Checkpoint) -> Repair:
         raise _refusal(checkpoint, f"which of several tensors is to be called {twice[0]}; remove the others")
     if checkpoint.stale:
         changes.append(f"`{INDEX}` lists what the shards contain; that of the original {' and '.join(checkpoint.stale)}.")
-    return Repair(renamed, copies, left_out, config, tuple(changes))
+    repair = Repair(renamed, copies, left_out, config, tuple(changes))
+    if changes and (after := check(_repaired(checkpoint, repair), tables.relation == "equal")).answer != "agrees":
+        said = f'of the copy, `tiejax check` would say "{after.answer}": {after.reason}'
+        raise CheckpointError(f"{checkpoint.folder}: cannot be repaired: {said}")
+    return repair
+
+
+def _repaired(checkpoint: Checkpoint, repair: Repair) -> Checkpoint:
+    """Return the checkpoint that a repair writes, whose tensors still are in the files of the original."""
+    kept = {repair.names.get(name, name): one for name, one in checkpoint.tensors.items() if name not in repair.left_out}
+    tensors = {name: tensor.called(name) for name, tensor in (kept | repair.copies).items()}
+    return checkpoint._replace(config=repair.config, tensors=tensors, stale=())
 
 
 def _flag(checkpoint: Checkpoint, tables: Stored, judgement: Judgement) -> bool | None:
@@ -104,6 +116,8 @@ def _flag(checkpoint: Checkpoint, tables: Stored, judgement: Judgement) -> bool 
         raise CheckpointError(f"{checkpoint.folder}: cannot be repaired: {judgement.reason}")
     says_untied = flag_of(checkpoint.config).tied is False and not contradicts
     if tables.output is not None and tables.relation not in ("head", "equal", "rounded") and not says_untied:
+        if tables.architecture is not None and tables.architecture.scaled:
+            raise _refusal(checkpoint, f"{judgement.reason}; {unsafe(tables.architecture, title_of(checkpoint.config))}")
         after = judged(as_untied(checkpoint, tables)[0], tables)  # two tables that differ
         if after.answer == "disagrees":
             raise _refusal(checkpoint, f"{judgement.reason}; with a flag that says untied, {after.reason}")

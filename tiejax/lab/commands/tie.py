@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from tiejax.checkpoints.check import unread_prefixes
 from tiejax.checkpoints.hub import reading
+from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import tie
@@ -103,6 +105,8 @@ def main(argv: Sequence[str]) -> int:
         raise BadInput(error.as_options()) from None
     except CorpusError as error:
         raise BadInput(f"--text: {str(error).removeprefix('corpus ')}") from None
+    for reason in unread_prefixes(open_checkpoint(out)):
+        console.warn(f"{settings.out}: {reason}; write a repaired copy with `tiejax check --fix`")
     if not switches["json"]:
         console.result(f"tied: {settings.out}, by {planned.pair.input.name}")
     return 0
