@@ -133,6 +133,11 @@ def test_a_flag_that_changes_more_than_the_tables(tmp_path, make):
         untie(tmp_path / "True", tmp_path / "out")
     with pytest.raises(CheckpointError, match="cannot be tied"):
         tie(tmp_path / "False", tmp_path / "out")
+    (tmp_path / "False" / CONFIG).write_bytes((tmp_path / "True" / CONFIG).read_bytes())
+    if table.shape == head.shape:  # a flag that says untied would scale the logits
+        assert check_folder(tmp_path / "False")[2::5] == ("disagrees", None)  # no edit
+        with pytest.raises(CheckpointError, match=r"needs a decision: .*scale of logits"):
+            fix(tmp_path / "False", tmp_path / "out")
 
 
 ZAMBA = {
