@@ -401,6 +401,24 @@ def test_the_outcome(outcome, tmp_path):
     assert names - {"seeds"} == set(re.findall(r"`((?:final|train|validation|own)_\w+)`", described)) - {"own_NAME_FIELD"}
 
 
+@pytest.mark.slow
+def test_recorded_gradients_are_those_of_the_loss_whatever_is_evaluated(tmp_path):
+    """Of an error rate the gradients are 0; the final values are error rates, and the records those of the default."""
+
+    def error_rate(params, batch):
+        return loss(params, batch, None) > 1e9
+
+    arrays = []
+    for name, evaluate in (("loss", None), ("errors", lambda *given: jnp.float32(error_rate(*given)))):
+        comparison(arms=[tied, untied], rates=[0.1], steps=4, evaluate=evaluate).run(tmp_path / name)
+        with np.load(tmp_path / name / "metrics.npz") as archive:
+            arrays.append(dict(archive))
+    for field in ("train_loss", "train_source", "train_cosine"):
+        np.testing.assert_array_equal(arrays[0][f"untied.{field}"], arrays[1][f"untied.{field}"])
+        assert (arrays[1][f"untied.{field}"] != 0).all()
+    assert (arrays[1]["untied.final_loss"] == 0).all()
+
+
 def with_head(params):
     return params | {"head": params.get("head", params["embed"])}
 

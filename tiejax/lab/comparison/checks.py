@@ -132,6 +132,15 @@ def check_losses(loss: Callable[..., Any], evaluate: Callable[[PyTree, PyTree], 
         _check_scalar("evaluate", _called("evaluate", evaluate, shapes.params, part, advice=advice))
 
 
+def is_differentiable(loss: Callable[[PyTree, PyTree], Any], data: Data, shapes: Shapes) -> bool:
+    """Return whether a loss without a key can be differentiated."""
+    try:
+        jax.eval_shape(jax.grad(loss), shapes.params, data.shapes)
+    except Exception:  # of any kind, from a function of the user
+        return False
+    return True
+
+
 def _check_scalar(name: str, value: Any) -> None:
     shape = getattr(value, "shape", None)
     if shape != () or not jnp.issubdtype(value.dtype, jnp.floating):

@@ -107,7 +107,8 @@ class Comparison:
         arms: the arms, of `tied`, `untied`, `untie_at(fraction)`, `tie_at(fraction)`, or `Arm`.
         schedule: (step, steps) -> factor of the learning rates; the step is traced, so that no Python branch may depend on it
             (`jax.numpy.where`). By default they rise in the first 2 % of the steps, and fall linearly to 0 in the last 20 %.
-        evaluate: (parameters, batch) -> mean loss, without dropout; by default `loss` with the key None.
+        evaluate: (parameters, batch) -> mean loss, without dropout, or another measure, of held-out examples; by default `loss`
+            with the key None. The records of training are those of `loss` with the key None or, if it needs one, of `evaluate`.
         max_norm: limit of the global norm of gradients, in which tied leaves count once.
         margin: smallest difference of final losses that matters; claims that arms differ by less are then tested as well.
         gate: final loss that models must end below, such as that of a bigram model (`tiejax.text.ngram.bigram_loss`), since
@@ -213,7 +214,8 @@ class Comparison:
         checks.check_values(self.name, self.max_norm, self.gate)
         found = data.checked(self.training, self.held_out, self.batch_size)
         shapes = checks.shapes_of(self.init, self.ties)
-        evaluate = self.evaluate or (lambda params, batch: first_of(self.loss(params, batch, None)))
+        plain = lambda params, batch: first_of(self.loss(params, batch, None))  # noqa: E731
+        evaluate = self.evaluate or plain
         checks.check_losses(self.loss, evaluate, found, shapes)
         checks.check_schedule(self.schedule)
         checks.own_claims(self.claims, arms, settings.number_of_seeds)
@@ -228,6 +230,7 @@ class Comparison:
             init=self.init,
             loss=self.loss,
             evaluate=evaluate,
+            record_loss=plain if checks.is_differentiable(plain, found, shapes) else evaluate,
             data=found,
             ties=shapes.ties,
             optimizer=self.optimizer,

@@ -27,6 +27,7 @@ class Recipe(NamedTuple):
     """How the models of a comparison train (see `lab.comparison.training.Trainer`); the arguments of `Comparison`, checked.
 
     Attributes:
+        record_loss: (parameters, batch) -> the loss of which gradients are recorded, without dropout.
         every: steps between records.
         devices: number of devices that train a model together.
     """
@@ -34,6 +35,7 @@ class Recipe(NamedTuple):
     init: Callable[[jax.Array], PyTree]
     loss: Callable[..., Any]
     evaluate: Callable[[PyTree, PyTree], Any]
+    record_loss: Callable[[PyTree, PyTree], Any]
     data: Data
     ties: tying.Ties
     optimizer: Callable[..., Any]
@@ -100,7 +102,7 @@ class Recipe(NamedTuple):
         whole, rest = self.data.batches(CURVE_EXAMPLES)
 
         def train(params: PyTree, batch: PyTree, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
-            return record(self.evaluate, params, batch, self.ties, self.devices)
+            return record(self.record_loss, params, batch, self.ties, self.devices)
 
         def validate(params: PyTree, batch: PyTree, seed_key: Any, step: jax.Array) -> dict[str, jax.Array]:
             return {"loss": self._mean(params, *jax.tree.map(jnp.asarray, (whole, rest)))}
@@ -139,7 +141,7 @@ def with_metrics(loss: Callable[..., Any], devices: int = 1) -> Callable[..., tu
 
 
 def record(
-    evaluate: Callable[[PyTree, PyTree], Any], params: PyTree, batch: PyTree, ties: tying.Ties, devices: int = 1
+    loss_of: Callable[[PyTree, PyTree], Any], params: PyTree, batch: PyTree, ties: tying.Ties, devices: int = 1
 ) -> dict[str, jax.Array]:
     r"""Return the loss on a batch, and how the two uses of tied leaves compare.
 
@@ -148,7 +150,7 @@ def record(
     for the leaves a and b of each tie with its transform T, with Frobenius norms over all ties; g_b in the layout of a. Ratio
     and cosine are left out for a transform that is not linear.
     """
-    found_here = jax.value_and_grad(lambda params: jnp.asarray(evaluate(params, batch), jnp.float32))(params)
+    found_here = jax.value_and_grad(lambda params: jnp.asarray(loss_of(params, batch), jnp.float32))(params)
     loss, grads = mean_over(found_here, devices)
     found = {"loss": loss, "finite": jnp.isfinite(loss)}
     leaves, of_leaves = leaves_by_path(params)[0], leaves_by_path(grads)[0]
