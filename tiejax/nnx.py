@@ -38,8 +38,8 @@ Keys = tuple[Any, ...]
 
 CONTAINERS: Any = (nnx.List, list, tuple, dict)
 OUTSIDE = (
-    "outside the methods of the tied module it holds no array; use `with tiejax.nnx.filled(model):`, or, if this is an nnx.view"
-    " from before the module was tied, make it again"
+    "outside the methods of the tied module it holds no array; use `with tiejax.nnx.filled(model):`, or, in an nnx.view,"
+    " a state or another module from before the module was tied, make that again"
 )
 
 
@@ -142,6 +142,9 @@ def tie(model: Any, ties: TiesLike, wrt: Any = nnx.Param) -> Any:
 
     Create the optimizer after the module is tied, as in `nnx.Optimizer(tie(model, ties), tx, wrt=nnx.Param)`; `retie` ties a
     module that already has an optimizer. The values of the targets are dropped.
+
+    The variables themselves change: what was made from the module before and holds them, such as an `nnx.view` or `nnx.state`,
+    has no array of a target from then on; make it again, or copy it before (`nnx.clone`).
 
     The module gets a subclass of its class, whose public methods fill the targets. A loss that calls parts of the module
     instead, as in `model.head(x)`, does so in `with tiejax.nnx.filled(model):`. Call `tie`, `untie` and `retie` outside of
@@ -464,7 +467,9 @@ def _bound(model: Any, ties: TiesLike, wrt: Any) -> Bound:
     arrays = {keys: one for keys, one in variables.items() if is_array(one.get_raw_value())}
     chosen = {f"{_name(keys)}{NNX_SUFFIX}": keys for keys, one in arrays.items() if selects(keys, one)}
     resolved = resolve_full(ties, {path: variables[keys].get_raw_value() for path, keys in chosen.items()})
-    first = {id(variables[keys]): keys for keys, _ in nnx.to_flat_state(nnx.state(model))}  # of those with several names
+    first = {
+        id(variables[keys]): keys for keys, _ in nnx.to_flat_state(nnx.state(model, nnx.Variable))
+    }  # of those with several names
     of_source = {one.source: first[id(variables[chosen[one.source]])] for one in resolved}
     used = [*of_source.values(), *(chosen[one.target] for one in resolved)]
     keys = {_name(one): one for one in used}

@@ -111,10 +111,10 @@ def test_comparisons_are_told_apart(tmp_path, capsys):
         run.release()
     assert listed(tmp_path, capsys) == [
         f"{tmp_path / 'gpt'}  comparison of my GPT, finished",
-        "    settings: seeds 8, steps 60, rates [0.1]",
+        "    settings: steps 60, rates [0.1]",
         "    The one claim is supported.",
         f"{tmp_path / 'lstm'}  comparison, unfinished",
-        "    settings: seeds 8, steps 80, rates [0.1]",
+        "    settings: steps 80, rates [0.1]",
     ]
     assert listing.main([str(tmp_path), "--json"]) == 0
     found = [(run["name"], run["settings"]["steps"]) for run in json.loads(capsys.readouterr().out)]

@@ -78,6 +78,13 @@ def test_leaves_called_value_whose_siblings_are_missing(pattern):
     assert jax.tree.structure(full) == jax.tree.structure(params)
 
 
+def test_variables_of_nnx_beside_other_leaves():
+    params = {"params": {name: {"value": jnp.ones(2)} for name in ("emb", "body", "head")}, "step": 3}
+    tie = Tie("params/emb/value", "params/head")
+    full = view(without_none(store(params, tie)), tie)
+    assert jax.tree.structure(full) == jax.tree.structure(params)
+
+
 def test_keys_that_are_integers():
     params = {"layers": {0: {"w": jnp.ones(2)}, 1: {"w": jnp.zeros(2)}}}
     tie = Tie("layers/0/w", "layers/1/w")

@@ -164,7 +164,7 @@ def test_switches_of_a_wrong_shape_or_type(on):
 
 
 def test_gradient_weights_of_a_wrong_shape():
-    with pytest.raises(TieError, match=r"gradient_weights: expected two for each of the 1 resolved ties, got an array \(2,\)"):
+    with pytest.raises(TieError, match=r"gradient_weights: expected two for each of the 1 resolved ties, got"):
         tying.symmetrise(full(), TIE, True, (1.0, 0.5))
 
 

@@ -7,7 +7,7 @@ import optax
 import pytest
 from autoencoder import OPTIMIZERS, TIE, assert_close, autoencoder, reconstruction, train_stored_once, train_symmetric
 
-from tiejax.tying import Tie, clip_by_global_norm, copy_to_targets, global_norm, resolve, symmetrise
+from tiejax.tying import Tie, TieError, clip_by_global_norm, copy_to_targets, global_norm, resolve, symmetrise
 
 
 def test_switched_off_is_the_untied_model(x64):
@@ -54,6 +54,19 @@ def test_gradients_of_integers_are_none():
         np.testing.assert_allclose(global_norm(total, ties, True), np.sqrt(3 * 4.0**2), rtol=1e-6)
         clipped = clip_by_global_norm(total, ties, True, 1.0)
         np.testing.assert_allclose(clipped["b"]["w"], np.full(3, 1 / np.sqrt(3)), rtol=1e-6)
+
+
+def test_resolved_ties_are_checked_against_the_gradients():
+    resolved = resolve(Tie("a", "b"), {"a": jnp.ones(2), "b": jnp.ones(2)})
+    for grads in ({"x": jnp.ones(2), "y": jnp.ones(2)}, {"a": jnp.ones(2), "b": jnp.ones(3)}):
+        for function in (symmetrise, global_norm):
+            with pytest.raises(TieError, match="tie a -> b"):
+                function(grads, resolved, True)
+
+
+def test_weights_may_be_arrays_in_pairs():
+    grads, by_entry = {"a": jnp.ones(2), "b": jnp.ones(2)}, jnp.array([0.5, 0.25])
+    assert symmetrise(grads, Tie("a", "b"), True, [(1.0, by_entry)])["a"].tolist() == [1.5, 1.25]
 
 
 def test_switching_a_tie_does_not_recompile():

@@ -49,6 +49,7 @@ def test_lists_are_accepted_as_weights():
     by_row = np.array([[1.0], [0.5]], np.float32)
     (tie,) = ties_from_json(ties_to_json(Tie("a", "b", gradient=(1.0, by_row))))
     np.testing.assert_array_equal(tie.weights[1], by_row)
+    assert Tie("a", "b", gradient=(1.0, np.array([1 + 2j]))) != Tie("a", "b", gradient=(1.0, np.array([1 + 3j])))
     of_tenths = Tie("a", "b", gradient=(1.0, np.float32([[0.1], [0.2]])))
     assert ties_from_json(ties_to_json(of_tenths)) == [of_tenths]
     stored = store({"a": jnp.ones((2, 2)), "b": jnp.ones((2, 2))}, tie)

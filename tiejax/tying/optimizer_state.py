@@ -259,7 +259,8 @@ def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, s
             f"{instead}, or {RESTART}"
         )
     by = tie if to.is_value else state_tie(tie)
-    if not to.is_value and not to.by_entry and by is not None and by.transform != tie.transform and jnp.ndim(leaf):
+    scaled = any(isinstance(part, transforms.Scale) for part in transforms.parts(tie.transform))
+    if scaled and not to.is_value and not to.by_entry and by is not None and jnp.ndim(leaf):
         raise TieError(
             f"{tie}: {to.path(origin)} of the optimizer state ({('no class', *to.classes)[-1]}) may hold moments, which are"
             f" not scaled, or values of the parameter, which are; {RESTART}"

@@ -46,10 +46,7 @@ def reached(
     found: dict[str, str] = {}
     known, new = set(arrays), dict.fromkeys(arrays)
     variables = nnx_variables(leaves)
-    # A source that is written with /value may be a leaf by that name, whose siblings are missing: unless all leaves are
-    # variables, its targets are taken as they are written.
-    of_nnx = all(path.endswith(NNX_SUFFIX) for path in leaves)
-    named = () if of_nnx else [source for source, _ in pairs if source.endswith(NNX_SUFFIX)]
+    named = [source for source, _ in pairs if source.endswith(NNX_SUFFIX) and not _is_beside_variables(source, leaves)]
     # The paths of a chain without end grow without bound; a chain that ends may use a tie twice.
     longest = max(map(len, leaves), default=0) + 2 * sum(len(target) for _, target in pairs)
     while new:
@@ -66,6 +63,15 @@ def reached(
             raise TieError(f"{found[grown]} -> {grown}: ties match their own targets without end; write narrower patterns")
         variables |= {target for target in new if target not in leaves and target.endswith(NNX_SUFFIX)}
     return found
+
+
+def _is_beside_variables(source: str, leaves: Collection[str]) -> bool:
+    """Whether a path that ends in `/value` is a variable's, judged by all leaves, or by several under its first key.
+
+    Otherwise it may be a leaf by that name, whose siblings are missing, and its targets are taken as they are written.
+    """
+    under = [path for path in leaves if path.startswith(f"{source.partition('/')[0]}/")]
+    return all(path.endswith(NNX_SUFFIX) for path in (under if len(under) > 1 else leaves))
 
 
 def completed(path: str, leaves: Collection[str], variables: Collection[str]) -> str:

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 from tiejax.tying.leaves import beside, placed
 from tiejax.tying.optimizer_state import check_separate, counterpart, is_lost, owned_leaves, parameter_leaves, shapes_by_path
 from tiejax.tying.tie import PyTree, leaves_by_path
-from tiejax.tying.tied_gradient import Switches, of_gradients, per_tie
-from tiejax.tying.ties import Ties, TiesLike, resolve_full
+from tiejax.tying.tied_gradient import Switches, per_tie, resolved_of_gradients
+from tiejax.tying.ties import TiesLike, resolve_full
 
 Squares = Callable[[PyTree], PyTree]
 
@@ -88,8 +88,7 @@ def global_norm(grads: PyTree, ties: TiesLike, on: Switches, squares: Squares = 
     """
     sums, _ = leaves_by_path(squares(grads))
     leaves = leaves_by_path(grads)[0]
-    given = ties if isinstance(ties, Ties) else resolve_full(of_gradients(ties, leaves), grads)
-    counted = {tie.target: ~is_on for tie, is_on in per_tie(on, given)}
+    counted = {tie.target: ~is_on for tie, is_on in per_tie(on, resolved_of_gradients(ties, leaves, grads)[0])}
     terms = [jnp.where(counted.get(path, True), square, 0.0) for path, square in sums.items() if square is not None]
     return jnp.sqrt(sum(terms, start=jnp.zeros(())))
 

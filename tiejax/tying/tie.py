@@ -46,7 +46,8 @@ def hashable(weight: Weight) -> Any:
     if isinstance(weight, jax.core.Tracer):
         return id(weight)
     array = np.asarray(weight)
-    return (array.shape, array.astype(np.float64).tobytes()) if array.ndim else array.item()
+    wide = array.astype(np.result_type(array.dtype if array.dtype.kind == "c" else np.float64, np.float64))
+    return (array.shape, wide.tobytes()) if array.ndim else array.item()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

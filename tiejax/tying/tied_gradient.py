@@ -63,12 +63,9 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
         TieError: The ties do not fit `grads`, `on` has another shape or dtype, or a transform is not linear.
     """
     leaves, treedef = leaves_by_path(grads)
-    given = ties if isinstance(ties, Ties) else resolve_full(of_gradients(ties, leaves), grads)
-    resolved = iter(resolve_full(of_gradients(given, leaves), grads))
-    weights = [tie.weights for tie in given] if gradient_weights is None else gradient_weights
-    if gradient_weights is not None and np.shape(gradient_weights) != (len(given), 2):
-        shape = tuple(np.shape(gradient_weights))
-        raise TieError(f"gradient_weights: expected two for each of the {len(given)} resolved ties, got an array {shape}")
+    given, fitting = resolved_of_gradients(ties, leaves, grads)
+    resolved = iter(fitting)
+    weights = [tie.weights for tie in given] if gradient_weights is None else _pairs(gradient_weights, len(given))
     weighed = [
         (next(resolved), is_on, a, b)
         for (tie, is_on), (a, b) in zip(per_tie(on, given), weights, strict=True)
@@ -93,7 +90,24 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
 
 
-def of_gradients(ties: TiesLike, leaves: Mapping[str, Any]) -> Ties | list[Tie]:
+def _pairs(weights: Any, number: int) -> list[tuple[Any, Any]]:
+    """Return the gradient weights of each tie; raises TieError unless they are pairs, one for each of `number` ties."""
+    try:
+        pairs = [(a, b) for a, b in weights]
+    except (TypeError, ValueError):
+        pairs = []
+    if len(pairs) != number:
+        raise TieError(f"gradient_weights: expected two for each of the {number} resolved ties, got {short(weights)}")
+    return pairs
+
+
+def resolved_of_gradients(ties: TiesLike, leaves: Mapping[str, Any], grads: PyTree) -> tuple[Ties, Ties]:
+    """Return the resolved ties, and those of them whose leaves are trained, which fit the gradients; raises TieError."""
+    given = ties if isinstance(ties, Ties) else resolve_full(_of_gradients(ties, leaves), grads)
+    return given, resolve_full(_of_gradients(given, leaves), grads)
+
+
+def _of_gradients(ties: TiesLike, leaves: Mapping[str, Any]) -> Ties | list[Tie]:
     """Return the ties, of the same kind, without those of leaves that are not trained, such as integers: they may be None."""
     found = [tie for tie in as_ties(ties) if _has_gradient(tie, leaves)]
     return Ties(found) if isinstance(ties, Ties) else found
@@ -157,4 +171,4 @@ def collect(grads: PyTree, ties: TiesLike) -> PyTree:
         TieError: The ties do not fit `grads`.
     """
     total = symmetrise(grads, ties, True)
-    return store(total, of_gradients(ties, leaves_by_path(grads)[0]))
+    return store(total, _of_gradients(ties, leaves_by_path(grads)[0]))

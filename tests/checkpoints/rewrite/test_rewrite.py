@@ -259,13 +259,13 @@ def test_unreadable_source_is_named(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-@pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": None}])
+@pytest.mark.parametrize("index", ["{}", '{"weight_map": []}', '{"weight_map": null}', "[]", "{"])
 def test_unused_index_is_copied(tmp_path, index):
     folder = equal(tmp_path / "c")
-    (folder / INDEX).write_text(json.dumps(index))
+    (folder / INDEX).write_text(index)
     for name, rewritten in REWRITES.items():
         rewritten(folder, tmp_path / name)
-        assert json.loads((tmp_path / name / INDEX).read_text()) == index
+        assert (tmp_path / name / INDEX).read_text() == index
 
 
 def test_index_beside_a_single_file_lists_what_the_copy_stores(tmp_path):

@@ -29,7 +29,7 @@ from tiejax.lab.comparison.optimizer import warm_up_constant_decay
 from tiejax.lab.comparison.page import in_words, sentence
 from tiejax.lab.comparison.settings import Settings, settings_of
 from tiejax.lab.runs import entry
-from tiejax.lab.runs.parts import looks_done
+from tiejax.lab.runs.parts import InSeries, _part, looks_done
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import with_defaults
 from tiejax.statistics.claims import Claim
@@ -214,6 +214,11 @@ def test_a_run_keeps_the_looks_with_which_it_was_begun():
     chosen = settings_of({"steps": 4, "rates": [0.1]}, "out", (3, 0))(until="decided", max_seeds=24).resolved()
     for parts, planned in (([8, 4], [8, 12, 16, 24]), ([12], [12, 16, 24])):
         assert looks_done(SimpleNamespace(settings=chosen), parts)[:2] == (planned, np.cumsum(parts).tolist())
+        assert _part(chosen, len(parts) - 1, parts, InSeries()).label.startswith(f"look {len(parts)} of {len(planned)}, 12 ")
+
+
+def test_a_comparison_without_claims_has_no_fewest_seeds():
+    assert settings_of({"steps": 4, "rates": [0.1]}, "out", (0, 0))(until="decided", max_seeds=24).resolved().fewest() == 1
 
 
 def test_hours_that_the_stages_exceed_are_refused_before_anything_is_written(tmp_path):

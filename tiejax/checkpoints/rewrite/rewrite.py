@@ -199,8 +199,11 @@ def _index(checkpoint: Checkpoint, leave: Collection[str], added: Mapping[Path, 
     places = {tensor.name: tensor.file.name for tensor in remaining}
     places |= {part.name: target.name for target, parts in added.items() for part in parts}
     file = checkpoint.folder / INDEX
-    index = read_json(file) if os.path.lexists(file) else {}
-    if set(places.values()) <= {WEIGHTS} and not index.get("weight_map"):
+    index: dict[str, Any] = {}
+    is_single = set(places.values()) <= {WEIGHTS}
+    with contextlib.suppress(*[CheckpointError] * is_single):  # loaders do not read an index beside a single file
+        index = read_json(file) if os.path.lexists(file) else {}
+    if is_single and not index.get("weight_map"):
         return None
     stated = index.get("metadata")
     parts = [part for parts in added.values() for part in parts]

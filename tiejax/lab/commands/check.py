@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from tiejax.checkpoints.check import STATUS, Checked, check_folder
+from tiejax.checkpoints.check import STATUS, Checked, check_folder, unread_prefixes
 from tiejax.checkpoints.hub import reading
+from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite.fix import fix
@@ -81,6 +82,12 @@ def _fix(settings: Settings, console: Console, as_json: bool) -> int:
         for change in changes:
             console.say(f"    {change}")
     return 0
+
+
+def warn_of_prefixes(out: Path, console: Console) -> None:
+    """Warn if loaders find no tensor of a copy under the prefix of all names."""
+    for reason in unread_prefixes(open_checkpoint(out)):
+        console.warn(f"{out}: {reason}; write a repaired copy with `tiejax check --fix`")
 
 
 def report(results: Sequence[Checked]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tiejax.lab.commands.studies import NAMES, load
+from tiejax.lab.comparison.settings import SCRIPT
 from tiejax.lab.comparison.settings import Settings as ComparisonSettings
 from tiejax.lab.reporting.finding import VERDICTS, is_claims, tally
 from tiejax.lab.runs.console import Console
@@ -19,8 +20,6 @@ from tiejax.lab.settings import command_line
 from tiejax.lab.settings.checks import looks_up_to, seed_list
 from tiejax.lab.settings.command_line import BadInput, CommandLine
 from tiejax.system.visible import cut
-
-SCRIPT = "script.json"  # which only comparisons of one's own model have (lab.comparison.script, which imports jax)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,15 +163,14 @@ def parts_and_looks(manifest: Manifest) -> tuple[list[int] | None, list[int] | N
 
 def changed_settings(manifest: Manifest) -> dict[str, Any]:
     """Return the settings of a run that differ from the defaults of its study; of a comparison also those of its script."""
+    default: Any = ComparisonSettings(seeds=ComparisonSettings.SEEDS)
     free: Sequence[str] = ()
-    if SCRIPT in manifest.files:
-        default = ComparisonSettings()
-    elif manifest.study in NAMES:
+    if SCRIPT not in manifest.files:
+        if manifest.study not in NAMES:
+            return {}
         study = load(manifest.study)
         default, free = study.settings(), study.may_change
-        with contextlib.suppress(BadInput):  # some settings have no default
-            default = default.resolved()
-    else:
-        return {}
+    with contextlib.suppress(BadInput):  # some settings have no default
+        default = default.resolved()
     found = differing([manifest.settings, settings_of(default, free)])
     return {name: value for name, (value, _) in found.items() if name in manifest.settings}

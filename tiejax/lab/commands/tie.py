@@ -4,15 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from tiejax.checkpoints.check import unread_prefixes
 from tiejax.checkpoints.hub import reading
-from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite import tie
 from tiejax.checkpoints.rewrite.one_table import Keep
 from tiejax.checkpoints.rewrite.states import MOST_STATES
 from tiejax.checkpoints.rewrite.tie_report import LEAST_TOP1, MOST_KL
+from tiejax.lab.commands.check import warn_of_prefixes
 from tiejax.lab.runs import environment
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import checks, command_line
@@ -105,8 +104,7 @@ def main(argv: Sequence[str]) -> int:
         raise BadInput(error.as_options()) from None
     except CorpusError as error:
         raise BadInput(f"--text: {str(error).removeprefix('corpus ')}") from None
-    for reason in unread_prefixes(open_checkpoint(out)):
-        console.warn(f"{settings.out}: {reason}; write a repaired copy with `tiejax check --fix`")
+    warn_of_prefixes(out, console)
     if not switches["json"]:
         console.result(f"tied: {settings.out}, by {planned.pair.input.name}")
     return 0

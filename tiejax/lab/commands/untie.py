@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from tiejax.checkpoints.check import unread_prefixes
 from tiejax.checkpoints.hub import reading
-from tiejax.checkpoints.hub.checkpoint import open_checkpoint
 from tiejax.checkpoints.hub.download import whole_folder
 from tiejax.checkpoints.hub.errors import CheckpointError
 from tiejax.checkpoints.rewrite.untie import untie
+from tiejax.lab.commands.check import warn_of_prefixes
 from tiejax.lab.runs.console import Console
 from tiejax.lab.settings import command_line
 from tiejax.lab.settings.command_line import BadInput, CommandLine
@@ -51,6 +50,5 @@ def main(argv: Sequence[str]) -> int:
     except CheckpointError as error:
         raise BadInput(str(error)) from None
     console.result(f"untied: {settings.out}, with {name}")
-    for reason in unread_prefixes(open_checkpoint(Path(settings.out))):
-        console.warn(f"{settings.out}: {reason}; write a repaired copy with `tiejax check --fix`")
+    warn_of_prefixes(Path(settings.out), console)
     return 0

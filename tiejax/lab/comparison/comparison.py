@@ -290,7 +290,8 @@ def simple_study(name: str, settings: type[Settings], build: Callable[[Any], Com
     Args:
         name: its name in run directories.
         settings: a subclass of `tiejax.lab.comparison.settings.Settings` with further fields, which become flags. `GIVEN` holds
-            the defaults of `steps`, `rates`, `table_factors`, `margin` and `seeds`.
+            the defaults of `steps`, `rates`, `table_factors`, `margin` and `seeds`, and `CLAIMS` the numbers of claims, for the
+            looks of `--until decided`: (pairs of arms that are compared, claims of its own).
         build: resolved settings -> the comparison, whose own rates, steps, margin, seeds and factors are not used.
         subject: what is compared, as in "training of my GPT", for `--help`.
     """

@@ -14,6 +14,7 @@ import numpy as np
 from tiejax import tying
 from tiejax.lab.comparison.arms import Arm
 from tiejax.lab.comparison.recipe import Recipe
+from tiejax.lab.comparison.settings import SCRIPT
 from tiejax.lab.runs.gate import Gate
 from tiejax.lab.settings.command_line import BadInput
 from tiejax.statistics.claims import Claim
@@ -22,7 +23,6 @@ from tiejax.training.optimizer import with_own_rates
 from tiejax.training.step import products_in
 
 PyTree = Any
-SCRIPT = "script.json"  # in the run directory
 ADDRESS = re.compile(r"0x[0-9a-f]+")  # of a function, in the text of a transform or of an arm
 # Values of the script that are settings of a run, without those that can be changed on resumption.
 GIVEN = ("steps", "rates", "table_factors", "margin")
@@ -57,6 +57,8 @@ def described(
         "schedule": (lambda step: recipe.schedule(step, given.get("steps") or STEPS), step),
         "ties": (lambda params: tying.view(tying.store(params, recipe.ties), recipe.ties), params),
     }
+    if recipe.record_loss is not recipe.evaluate:
+        programs["loss of the records"] = recipe.record_loss, params, batch
     programs |= {f"recorders: {name}": (function, params, batch) for name, function in recipe.recorders.items()}
     with products_in(recipe.precision), np.printoptions(threshold=sys.maxsize):
         ties = [ADDRESS.sub("", repr(tie)) for tie in recipe.ties]

@@ -9,6 +9,7 @@ from tiejax.lab.settings.command_line import BadInput
 from tiejax.lab.settings.shared import LookSettings, PrecisionSettings, with_defaults
 from tiejax.lab.settings.sizes import check_steps
 
+SCRIPT = "script.json"  # in the run directory: what the results depend on beside settings and data (`script.described`)
 FIRST_TUNING_SEED = 1000
 RECORDS = 40  # of a run, by default
 
@@ -97,15 +98,18 @@ class Settings(LookSettings, PrecisionSettings):
             looks = looks[1:]
         return looks
 
-    def fewest(self, looks: int = 1) -> int:
-        """Return the fewest seeds with which a claim can be decided at one of several looks.
+    def fewest(self, looks: int = 1, claims: tuple[int, int] | None = None) -> int:
+        """Return the fewest seeds with which a claim can be decided at one of several looks; claims: as `CLAIMS`.
 
-        A test that is not of a difference is one-sided, and then takes a seed less: of a margin, or of a claim of one's own.
+        One seed less if a test may be one-sided: that of a margin, or any claim of the script's own.
         """
         from tiejax.statistics.power import fewest_seeds  # imports jax, which `tiejax runs` does without
 
         one_sided = self.margin is not None, True
-        return min(fewest_seeds(claims * looks) - one for claims, one in zip(self.CLAIMS, one_sided, strict=True) if claims)
+        numbers = [
+            fewest_seeds(number * looks) - one for number, one in zip(claims or self.CLAIMS, one_sided, strict=True) if number
+        ]
+        return min(numbers, default=1)
 
     def every(self, steps: int) -> int:
         """Return the steps between records of a run of `steps` steps."""

@@ -94,9 +94,10 @@ def _too_short(hours: float, costs: Mapping[str, float], least: int, step_s: flo
     """Return the error of a run that `least` steps of all its models, of `step_s` seconds, do not fit into."""
     needed = math.ceil(1000 * (STAGE_S * len(costs) + least * step_s) / 3600) / 1000
     need = f" and {counted(least, 'step')} need" if least else " need before any step"
+    bound, again = ("at least", " with --overwrite") if least else ("more than", "")  # a run has begun, or not
     return BadInput(
-        f"--hours: expected more than {needed:g}, which {counted(len(costs), 'stage')} of {STAGE_S:g} s{need}, got {hours:g}; "
-        "give more hours or fewer seeds"
+        f"--hours: expected {bound} {needed:g}, which {counted(len(costs), 'stage')} of {STAGE_S:g} s{need}, got {hours:g}; "
+        f"give more hours or fewer seeds{again}"
     )
 
 

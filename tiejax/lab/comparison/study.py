@@ -12,10 +12,10 @@ import jax
 from tiejax import tying
 from tiejax.lab.comparison import claims, figures, page, segments
 from tiejax.lab.comparison.arms import Arm, Class
+from tiejax.lab.comparison.claims import compared
 from tiejax.lab.comparison.data import length_of
 from tiejax.lab.comparison.recipe import FINAL, Recipe, with_metrics
-from tiejax.lab.comparison.script import SCRIPT
-from tiejax.lab.comparison.settings import Settings
+from tiejax.lab.comparison.settings import SCRIPT, Settings
 from tiejax.lab.comparison.step_count import block_size, costs_of_run, steps_of
 from tiejax.lab.comparison.training import Arrays, Trainer, Tuning, metrics_of, train_seeds, tune, with_claims
 from tiejax.lab.reporting.words import counted
@@ -86,12 +86,13 @@ def run(launched: Launched, console: Console) -> int:
         trainer = Trainer(subject.recipe, steps, stages)
         tried = tune_all(trainer, tuned, subject, console)
         rates = {one.kind: one.rate_of(*(tried[one.kind].pair if tried else one.first)) for one in every_class}
+        fewest = settings.fewest(claims=(len(compared(subject.arms)), len(subject.script["claims"])))
         blocks = functools.partial(blocks_of, whole=segments.segments_of(subject.arms), size=block)
 
         def rows(arrays: Arrays, seeds: list[int], looks: Looks) -> list[dict[str, Any]]:
             return list(summary(arrays, seeds, subject, settings, looks)["claims"])
 
-        arrays, parts, looks = train_seeds(launched, trainer, rates, blocks, rows, console, settings.fewest())
+        arrays, parts, looks = train_seeds(launched, trainer, rates, blocks, rows, console, fewest)
     if directory is None:
         return 0
 

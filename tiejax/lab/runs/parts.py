@@ -136,15 +136,18 @@ def looks_done(launched: Launched, seeds_by_part: Sequence[int], fewest: int = 1
     Seeds that are appended to a finished run are a further look: its claims had been tested before. With less than `fewest`
     seeds no claim could be decided, which is no look.
     """
-    if planned := launched.settings.looks:
-        done = np.cumsum(seeds_by_part).tolist()
-        if done[0] < planned[0]:  # begun by a version that planned earlier looks as well
-            planned = looks_up_to(launched.settings.LOOKS, launched.settings.number_of_seeds)
-        return Looks(planned, done)
+    if planned := planned_looks(launched.settings, seeds_by_part[0]):
+        return Looks(planned, np.cumsum(seeds_by_part).tolist())
     run = launched.run
     tested = [n for n in value_of_first(lambda: list(run.manifest.tested) if run else None) if n >= fewest]
     looks = [*tested, sum(seeds_by_part)] if tested else []
     return Looks(looks, looks, appended=bool(looks))
+
+
+def planned_looks(settings: LookSettings, first: int) -> Sequence[int]:
+    """Return the looks of a run whose first part has `first` seeds: with fewer than the first planned look, all in the list."""
+    planned: Sequence[int] = settings.looks
+    return planned if not planned or planned[0] <= first else looks_up_to(settings.LOOKS, settings.number_of_seeds)
 
 
 def parts_begun(launched: Launched) -> list[list[int]]:
@@ -164,7 +167,7 @@ def _part(settings: LookSettings, number: int, seeds_by_part: Sequence[int], ser
     own, trained, whole = seeds_by_part[number], sum(seeds_by_part[: number + 1]), settings.number_of_seeds
     label = ""
     if settings.until is not None:
-        label = f"look {number + 1} of {len(settings.looks)}, {trained:,} seeds"
+        label = f"look {number + 1} of {len(planned_looks(settings, seeds_by_part[0]))}, {trained:,} seeds"
     elif len(seeds_by_part) > 1:
         label = f"part {number + 1} of {len(seeds_by_part)}"
     return Part(number, ", ".join(filter(None, [series.label, label])), (whole - trained + series.later * whole) / own)

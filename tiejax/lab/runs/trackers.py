@@ -140,7 +140,7 @@ class _Wandb:
         wandb = importlib.import_module("wandb")
         self._file = run.path / TRACKER
         new: dict[str, Any] = {"id": secrets.token_hex(4), "rows": 0, "last": {}}
-        self._state = new | (json.loads(self._file.read_bytes())["wandb"] if self._file.exists() else {})
+        self._state = new | (json.loads(self._file.read_bytes()).get("wandb", {}) if self._file.exists() else {})
         self._write(self._state)
         self._sent = collections.deque[tuple[float, dict[str, Any]]]()
         self._run = wandb.init(

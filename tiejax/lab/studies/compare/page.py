@@ -140,10 +140,10 @@ def plot_all(results: Mapping[str, Any]) -> list[figures.Plot]:
     return [figures.Plot("effects", CAPTION, figure)]
 
 
-def _label(claim: Mapping[str, Any], in_several_units: bool) -> str:
+def _label(claim: Mapping[str, Any], repeated: bool) -> str:
     """Return the id of a claim, with its unit if other rows have the same id."""
     unit = next(row["unit"] for row in claim["rows"] if row is not None)
-    return f"{claim['id']} ({unit})" if in_several_units else str(claim["id"])
+    return f"{claim['id']} ({unit})" if repeated else str(claim["id"])
 
 
 def _effect(row: Mapping[str, Any] | None) -> float | None:

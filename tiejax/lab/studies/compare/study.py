@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tiejax.lab.comparison.settings import SCRIPT
 from tiejax.lab.reporting.finding import is_claims
 from tiejax.lab.runs.console import Console
 from tiejax.lab.runs.finish import reserve_and_finish
@@ -20,7 +21,6 @@ from tiejax.statistics.claims import assess
 from tiejax.statistics.sign_flips import is_constant
 from tiejax.system.json_values import plain
 
-SCRIPT = "script.json"  # of a comparison of one's own model (lab.comparison.script, which imports jax)
 SHOWN = 12  # characters of a digest
 CLAIM_FIELDS = (
     "family", "kind", "goal", "estimand", "unit", "n", "estimate", "interval", "interval_adjusted", "p_adjusted", "margin",
