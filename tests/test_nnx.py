@@ -109,7 +109,9 @@ def trained(model, rate, steps=4):
 def arrays(tree, which=...):
     """The arrays of a module, an optimizer or a state by path; keys of dropout as integers."""
     state = tree if isinstance(tree, nnx.State) else nnx.state(tree, which)
-    values = {"/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
+    values = {
+        "/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(state) if isinstance(leaf, nnx.Variable)
+    }
     is_key = {path: jnp.issubdtype(value.dtype, jax.dtypes.prng_key) for path, value in values.items() if value is not None}
     return {path: np.asarray(jax.random.key_data(values[path]) if key else values[path]) for path, key in is_key.items()}
 

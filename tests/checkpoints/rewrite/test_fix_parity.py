@@ -116,7 +116,8 @@ def test_repaired_copy(tmp_path, kind, damages):
         for damage in damages:
             damage(files)
         files.write(here / "damaged")
-        if (kind, tied) == ("bart", False):  # different tables of its encoder and its decoder are one in version 4
+        differs = (kind, tied) == ("bart", False)  # different tables of its encoder and its decoder are one in version 4
+        if differs and not {one.__name__ for one in damages} <= {"stale_index", "no_index"}:
             with pytest.raises(CheckpointError, match=r'would say "cannot say": .* are one tensor in this version'):
                 fix(here / "damaged", here / "fixed")
             assert not (here / "fixed").exists()
@@ -124,12 +125,13 @@ def test_repaired_copy(tmp_path, kind, damages):
         changes = fix(here / "damaged", here / "fixed")
         assert len(changes) == len(damages), changes
         one = check_folder(here / "fixed")
-        assert (one.answer, one.edit) == ("agrees", None), one
+        assert (one.answer, one.edit) == ("cannot say" if differs else "agrees", None), one
         expected, found = states(loaded(here / "sound")), states(loaded(here / "fixed"))
         assert expected.keys() == found.keys()
         assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items())
         assert "## Changed by tiejax" in (here / "fixed" / "README.md").read_text()
-        assert fix(here / "fixed", here / "again") == ()
+        if not differs:
+            assert fix(here / "fixed", here / "again") == ()
         assert not (here / "again").exists()
 
 
