@@ -19,7 +19,7 @@ def steps_in(hours, least, monkeypatch):
 def test_hours_that_do_not_suffice_are_refused_with_those_that_do(monkeypatch):
     """Two steps of two stages take 2 x 12 + 2 x 2 x 100 x 1.05 = 444 seconds."""
     assert [steps_in(seconds / 3600, 2, monkeypatch) for seconds in (445, 655, 4000)] == [2, 3, 10]
-    words = r"^--hours: expected more than 0\.124, which 2 stages of 12 s and 2 steps need, got 0\.123; give more hours"
+    words = r"^--hours: expected at least 0\.124, which 2 stages of 12 s and 2 steps need, got 0\.123; .* with --overwrite$"
     with pytest.raises(BadInput, match=words):
         steps_in(0.123, 2, monkeypatch)
     assert steps_in(0.124, 2, monkeypatch) == 2
