@@ -143,8 +143,8 @@ def tie(model: Any, ties: TiesLike, wrt: Any = nnx.Param) -> Any:
     Create the optimizer after the module is tied, as in `nnx.Optimizer(tie(model, ties), tx, wrt=nnx.Param)`; `retie` ties a
     module that already has an optimizer. The values of the targets are dropped.
 
-    The variables themselves change: what was made from the module before and holds them, such as an `nnx.view` or `nnx.state`,
-    has no array of a target from then on; make it again, or copy it before (`nnx.clone`).
+    The variables themselves change. Objects that hold them, such as an `nnx.view` or `nnx.state` of the untied module, have no
+    array of a target from then on: create them again, or copy the module first (`nnx.clone`).
 
     The module gets a subclass of its class, whose public methods fill the targets. A loss that calls parts of the module
     instead, as in `model.head(x)`, does so in `with tiejax.nnx.filled(model):`. Call `tie`, `untie` and `retie` outside of
