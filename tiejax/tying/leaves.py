@@ -72,25 +72,16 @@ def tieable(leaves: Mapping[str, Any]) -> dict[str, None]:
 
 
 def beside(x: Any, like: Any) -> Any:
-    """Return an array on the devices of another one, so that both can be operands.
+    """Return an array that is partitioned like another one, whose operand it can be, or whose place it takes.
 
-    On a mesh of explicit axes it is partitioned like the other one; elsewhere, traced arrays are returned as they are.
+    Traced arrays are returned as they are, except on a mesh of explicit axes.
     """
     if not (isinstance(x, jax.Array) and isinstance(like, jax.Array)):
         return x
     wanted = _explicit(like)
     if isinstance(x, jax.core.Tracer) or isinstance(like, jax.core.Tracer):
         return x if wanted is None else jax.sharding.reshard(x, wanted)
-    apart = wanted is not None or x.sharding.device_set != like.sharding.device_set
-    return jax.device_put(x, like.sharding) if apart else x
-
-
-def placed(x: Any, like: Any) -> Any:
-    """Return an array partitioned as the one whose place it takes; traced arrays are returned as they are."""
-    arrays = isinstance(x, jax.Array) and isinstance(like, jax.Array)
-    if not arrays or any(isinstance(one, jax.core.Tracer) for one in (x, like)) or x.sharding == like.sharding:
-        return x
-    return jax.device_put(x, like.sharding)
+    return x if x.sharding == like.sharding else jax.device_put(x, like.sharding)
 
 
 def _explicit(array: jax.Array) -> Any | None:

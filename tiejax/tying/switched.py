@@ -19,7 +19,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from tiejax.tying.leaves import beside, placed
+from tiejax.tying.leaves import beside
 from tiejax.tying.optimizer_state import check_separate, counterpart, is_lost, owned_leaves, parameter_leaves, shapes_by_path
 from tiejax.tying.tie import PyTree, leaves_by_path
 from tiejax.tying.tied_gradient import Switches, per_tie, resolved_of_gradients
@@ -55,7 +55,7 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: TiesLike, on: Switches) ->
         tie, is_on = by_target.get(leaf.owner, (None, False))
         if tie is not None and not is_lost(tie, leaf, leaves.get(leaf.path(tie.source))):
             shared = counterpart(tie, leaves, leaf, leaves[path], shapes[tie.source])
-            copied[path] = placed(jnp.where(is_on, beside(shared, leaves[path]), leaves[path]), leaves[path])
+            copied[path] = beside(jnp.where(is_on, beside(shared, leaves[path]), leaves[path]), leaves[path])
     return jax.tree_util.tree_unflatten(treedef, copied.values())
 
 

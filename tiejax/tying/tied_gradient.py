@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.leaves import beside, is_trained, placed
+from tiejax.tying.leaves import beside, is_trained
 from tiejax.tying.store import call, store, view
 from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, scale, state_tie
 from tiejax.tying.ties import Ties, TiesLike, as_ties, resolve_full
@@ -39,7 +39,7 @@ def per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
     return list(zip(ties, jnp.broadcast_to(switches, (len(ties),)), strict=True))
 
 
-def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: jax.Array | None = None) -> PyTree:
+def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: Any = None) -> PyTree:
     """Turn the gradients of an untied loss into those of the tied loss, for every tie that is on.
 
     With the gradients g of source a and target b, and the tie's transform T, both leaves receive the sum over both uses,
@@ -52,9 +52,9 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
         grads: Gradients of full parameters, taken where the two leaves of every tie that is on are equal.
         ties: A tie or several, between leaves of `grads`.
         on: Whether each resolved tie is on, `[ties]`, or one boolean for all. It may be traced.
-        gradient_weights: Weights (a, b) of each resolved tie, `[ties, 2]`, instead of those of `ties`: they may be traced, and
-            so change during training or differ between the members of an ensemble. If several ties of one source are on, the
-            first of them decides the weight of the source's own use.
+        gradient_weights: Weights (a, b) of each resolved tie, `[ties, 2]` or a list of pairs, instead of those of `ties`: they
+            may be traced, and so change during training or differ between the members of an ensemble. If several ties of one
+            source are on, the first of them decides the weight of the source's own use.
 
     Returns:
         Gradients with the structure of `grads`.
@@ -85,8 +85,8 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: ja
         rearranging, own = state_tie(tie), leaves[tie.target]
         if rearranging is not None:
             shared = beside(apply_transform(rearranging, totals[tie.source]), own)
-            leaves[tie.target] = placed(jnp.where(is_on, shared, own).astype(jnp.result_type(own)), own)
-    totals = {path: placed(total, leaves[path]) for path, total in totals.items()}
+            leaves[tie.target] = beside(jnp.where(is_on, shared, own).astype(jnp.result_type(own)), own)
+    totals = {path: beside(total, leaves[path]) for path, total in totals.items()}
     return jax.tree_util.tree_unflatten(treedef, (leaves | totals).values())
 
 

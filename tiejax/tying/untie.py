@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tiejax.tying.errors import TieError, short
-from tiejax.tying.leaves import beside, bits, is_concrete, is_trained, placed
+from tiejax.tying.leaves import beside, bits, is_concrete, is_trained
 from tiejax.tying.optimizer_state import (
     OwnedLeaf,
     check_divisible,
@@ -355,8 +355,7 @@ def retie_switched(
         for path, leaf in owned.items():
             tie = by_target.get(leaf.owner)
             if tie is not None and not is_lost(tie, leaf, joined.get(leaf.path(tie.source))):
-                shared = counterpart(tie, joined, leaf, joined[path], shapes[tie.source])
-                joined[path] = placed(beside(shared, joined[path]), joined[path])
+                joined[path] = beside(counterpart(tie, joined, leaf, joined[path], shapes[tie.source]), joined[path])
         joined_trees.append(_tree(tree, joined))
     return joined_trees[0], joined_trees[1]
 
@@ -392,7 +391,7 @@ def _joined(
             joined[path] = _mean(old[path], others, group, shape)
         elif not leaf.classes:
             _check_same_integers(group, old)
-    return {path: placed(leaf, old[path]) for path, leaf in joined.items()}
+    return {path: beside(leaf, old[path]) for path, leaf in joined.items()}
 
 
 def _check_same_integers(group: Sequence[Tie], leaves: Mapping[str, Any]) -> None:

@@ -230,7 +230,7 @@ class Comparison:
             init=self.init,
             loss=self.loss,
             evaluate=evaluate,
-            record_loss=plain if checks.is_differentiable(plain, found, shapes) else evaluate,
+            record_loss=plain if evaluate is plain or checks.is_differentiable(plain, found, shapes) else evaluate,
             data=found,
             ties=shapes.ties,
             optimizer=self.optimizer,
