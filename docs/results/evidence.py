@@ -33,8 +33,8 @@ HEAD = f"""# Evidence
 HOW_TO_READ = f"""
 ## How to read the tables
 
-A row is a registered claim that was tested by the present rules with at least {FEWEST} seeds. [More
-questions]({DETAILS}) and the commands of all runs are on a second page. *Difference*: what is subtracted from what,
+A row is a registered claim, tested by the present rules with at least {FEWEST} seeds. [More
+questions]({DETAILS}) and all commands are on a second page. *Difference*: what is subtracted from what,
 with its unit. Prices of `exor-price` in main and no-dh are those of `exor-main` and `exor-no-dh`, in another family;
 `exor-replication` has other seeds; in `exor-rates`, tied and untied models each have their best learning rate.
 *Adjusted interval*: adjusted for the claims of its run. *Verdicts* are those of a [stronger
