@@ -99,3 +99,12 @@ def test_samples_cover_the_exact_overlap():
     drawn = shares[sampled(400, 100, 99)]
     error = 1.959964 * drawn.std(ddof=1) * math.sqrt((1 - 100 / 400) / 100)
     assert found.interval == pytest.approx((drawn.mean() - error, drawn.mean() + error), abs=1e-6)
+
+
+def test_one_query_has_no_interval():
+    table = np.eye(3, dtype=np.float32)
+    other = table.copy()
+    other[0] = 0
+    found = [neighbour_overlap(table, other, k=1, sample=2, seed=seed) for seed in range(8)]
+    assert {each.queries for each in found} == {1, 2}
+    assert all((each.interval is None) == (each.queries == 1) for each in found)

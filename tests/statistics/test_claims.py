@@ -192,11 +192,11 @@ def test_proportions_with_a_margin_are_tested_for_equivalence():
 
 
 @pytest.mark.parametrize("differences", [[], [1.0, np.nan], [np.inf, 0.0]])
-def test_claims_without_finite_differences_are_undecided_and_do_not_count(differences):
+def test_claims_without_finite_differences_are_undecided_and_count_in_their_family(differences):
     rows = assess([claim(differences), claim(UP)])
     assert (rows[0]["verdict"], rows[0]["p"], rows[0]["estimate"]) == ("undecided", None, None)
     assert rows[0]["note"]
-    assert rows[1]["p_adjusted"] == rows[1]["p"]
+    assert rows[1]["p_adjusted"] == 2 * rows[1]["p"]
 
 
 def test_a_verdict_once_reached_stays_and_every_look_has_its_share():
@@ -325,7 +325,48 @@ def test_rows_print_as_a_table():
     low, high = found[0]["interval"]
     assert str(found).splitlines() == [
         "claim      estimate  95 % interval  adjusted p  n  verdict",
-        f"a          4.5       {low:.3g} to {high:.3g}   0.00781     8  supported",
+        f"a          4.5       {low:.3g} to {high:.3g}   0.0156      8  supported",
         "long name  -         -              -           0  undecided",
     ]
     assert json.loads(json.dumps(found[0]))["id"] == "a"
+
+
+def test_a_diverged_model_is_no_evidence_that_a_difference_lies_within_a_margin():
+    near, diverged = np.linspace(-0.01, 0.01, 20), np.arange(20) == 3
+    about = {"margin": 0.05, "replaced": diverged}
+    rows = assess([claim(near, id="a", **about), claim(near, -1, id="b", goal="non-inferiority", **about)])
+    rows += assess([claim(near, 0, goal="equivalence", **about)])
+    assert [row["verdict"] for row in rows] == ["undecided"] * 3
+    assert rows[0]["equivalence"]["p"] == rows[1]["p"] == rows[2]["p"] == 1
+    assert "diverged" in rows[1]["note"]
+    assert rows[1]["interval_adjusted"] is rows[1]["seeds_needed"] is rows[0]["note"] is None
+    none = about | {"replaced": diverged & False}
+    (row,) = assess([claim(near, -1, goal="non-inferiority", **none)])
+    assert row["verdict"] == "supported"
+
+
+def test_a_diverged_model_may_contradict_a_margin():
+    (row,) = assess([claim(UP, -1, goal="non-inferiority", margin=0.05, replaced=np.arange(20) == 3)])
+    assert row["verdict"] == "contradicted"
+
+
+def test_equal_proportions_of_few_seeds_are_not_within_a_margin_by_their_interval():
+    same = np.ones(10, bool)
+    (row,) = assess([Claim.proportion("x", "s", "e", same, same, 0, goal="equivalence", margin=0.05)])
+    low, high = row["interval_adjusted"]
+    assert (row["verdict"], -low) == ("undecided", high)
+    assert (1 - high) ** 10 == pytest.approx(0.025)  # a difference of `high` shows in none of 10 seeds with this probability
+    assert "10 seeds cannot decide" in row["note"]
+
+
+def test_claims_of_wrong_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"claim x: expected one difference per seed, got an array of shape \(\)"):
+        claim(1.0)
+    with pytest.raises(ValueError, match=r"claim x: expected one difference per seed, got an array of shape \(4, 2\)"):
+        claim(np.ones((4, 2)))
+    with pytest.raises(ValueError, match=r"the same seeds in both arms, got shapes \(6,\) and \(1,\)"):
+        Claim.proportion("x", "s", "e", np.ones(6), np.ones(1), 1)
+    with pytest.raises(ValueError, match="claim x: expected differences that are the first outcomes less the second"):
+        claim(np.ones(2), kind="proportion", outcomes=(np.zeros(2), np.ones(2)))
+    with pytest.raises(ValueError, match=r"claim x: expected a margin > 0, got '0.1'"):
+        claim(UP, margin="0.1")

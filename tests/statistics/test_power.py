@@ -88,3 +88,15 @@ def test_more_than_a_million_seeds_are_not_counted(margin):
     differences = np.array([1.0, 2, 3, 4, 5, 6, 7, 9]) * 1e7
     (row,) = assess([Claim("a", "A", "nats", differences, sign=1, margin=margin)])
     assert (row["seeds_needed"], row["verdict"]) == (None, "supported")
+
+
+@pytest.mark.parametrize("margin", [0.3, 0.75])
+def test_the_seeds_that_equivalence_needs_show_it_in_four_of_five_studies(margin):
+    probe = np.random.default_rng(0).normal(size=40)
+    about = {"sign": 0, "goal": "equivalence", "margin": margin * float(probe.std(ddof=1))}
+    (row,) = assess([Claim("x", "s", "e", probe, **about)])
+    n, rng = row["seeds_needed"], np.random.default_rng(1)
+    studies = rng.normal(size=(4000, n))
+    error = studies.std(axis=1, ddof=1) / np.sqrt(n)
+    shown = np.abs(studies.mean(axis=1)) + stats.t.ppf(0.95, n - 1) * error < margin  # two t tests, each of level .05
+    assert shown.mean() == pytest.approx(0.8, abs=0.03)

@@ -18,8 +18,8 @@ QUERY_BLOCKS = 4  # size of a block of queries, in blocks of rows; larger blocks
 class Overlap(NamedTuple):
     """Mean share of common neighbours, in [0, 1].
 
-    interval: 95 % interval; None if every row was a query, so that nothing was estimated. queries: number of rows whose
-    neighbours were compared, out of `rows` in the tables. chance: the share for independent tables.
+    interval: 95 % interval; None if every row was a query, so that nothing was estimated, or if only one was. queries: number
+    of rows whose neighbours were compared, out of `rows` in the tables. chance: the share for independent tables.
     """
 
     estimate: float
@@ -144,7 +144,7 @@ def _common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def _interval(shares: np.ndarray, rows: int) -> tuple[float, float] | None:
     drawn = len(shares)
-    if drawn == rows:
+    if drawn == rows or drawn < 2:
         return None
     error = float(shares.std(ddof=1)) * math.sqrt((1 - drawn / rows) / drawn)
     low, high = stats.norm.interval(0.95, loc=shares.mean(), scale=error) if error else (shares.mean(), shares.mean())

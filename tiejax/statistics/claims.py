@@ -16,7 +16,7 @@ import numpy as np
 
 from tiejax.statistics.holm import holm, holm_factors
 from tiejax.statistics.mean_tests import MOST_SEEDS, SKEWED, VERY_SKEWED, MeanTest, mean_tests
-from tiejax.statistics.power import seeds_needed, smallest_detectable
+from tiejax.statistics.power import POWER, seeds_needed, smallest_detectable
 from tiejax.statistics.proportions import mcnemar, newcombe
 from tiejax.statistics.sign_flips import is_constant
 
@@ -48,6 +48,8 @@ class Claim:
         outcomes: For `proportion`, the yes-or-no outcomes of both arms; the differences are first - second.
         one_arm: Whether the differences are between quantities of one arm. An exchange of arms then has no meaning, and nothing
             makes the differences symmetric if the claim is false.
+        replaced: Which differences stand for undefined ones, such as those of diverged models: they have a rank, but no size,
+            so that with any of them no difference is shown to lie within a margin. None: no difference.
     """
 
     id: str
@@ -62,6 +64,7 @@ class Claim:
     margin: float | None = None
     outcomes: tuple[np.ndarray, np.ndarray] | None = None
     one_arm: bool = False
+    replaced: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("kind", Kind), ("goal", Goal), ("family", Family)):
@@ -71,11 +74,17 @@ class Claim:
                 )
         if self.sign not in (-1, 0, 1):
             raise ValueError(f"claim {self.id}: expected sign -1, 0 or 1, got {self.sign}")
-        if self.margin is not None and not self.margin > 0:
-            raise ValueError(f"claim {self.id}: expected a margin > 0, got {self.margin}")
-        object.__setattr__(self, "differences", np.asarray(self.differences, float))
+        if self.margin is not None and not (isinstance(self.margin, int | float | np.number) and self.margin > 0):
+            raise ValueError(f"claim {self.id}: expected a margin > 0, got {self.margin!r}")
+        differences = np.asarray(self.differences, float)
+        object.__setattr__(self, "differences", differences)
+        if differences.ndim != 1:
+            raise ValueError(f"claim {self.id}: expected one difference per seed, got an array of shape {differences.shape}")
         if self.outcomes is not None:
-            object.__setattr__(self, "outcomes", tuple(_yes_or_no(self.id, outcomes) for outcomes in self.outcomes))
+            outcomes = tuple(_yes_or_no(self.id, outcomes) for outcomes in self.outcomes)
+            object.__setattr__(self, "outcomes", outcomes)
+            if not np.array_equal(outcomes[0].astype(float) - outcomes[1], differences):
+                raise ValueError(f"claim {self.id}: expected differences that are the first outcomes less the second")
         if (self.goal == "equivalence") != (self.sign == 0):
             raise ValueError(f"claim {self.id}: expected sign 0 for equivalence and 1 or -1 otherwise, got {self.sign}")
         if self.goal != "difference" and self.margin is None:
@@ -89,6 +98,9 @@ class Claim:
     ) -> "Claim":
         """Return a claim about the difference of two proportions, first - second, from yes-or-no outcomes by seed."""
         outcomes = _yes_or_no(id, first), _yes_or_no(id, second)
+        if outcomes[0].shape != outcomes[1].shape:
+            shapes = " and ".join(str(of_arm.shape) for of_arm in outcomes)
+            raise ValueError(f"claim {id}: expected outcomes of the same seeds in both arms, got shapes {shapes}")
         differences = outcomes[0].astype(float) - outcomes[1]
         fields = {"unit": "share of seeds"} | fields
         return cls(id, statement, estimand, differences, sign, kind="proportion", outcomes=outcomes, **fields)
@@ -98,6 +110,11 @@ class Claim:
         """The outcomes of a proportion."""
         assert self.outcomes is not None
         return self.outcomes
+
+    @property
+    def some_replaced(self) -> bool:
+        """Whether any difference stands for an undefined one."""
+        return self.replaced is not None and bool(self.replaced.any())
 
     @property
     def sides(self) -> int:
@@ -165,8 +182,8 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> Rows:
     """
     tests = _tests(claims)
     rows = Rows()
-    equivalent = _equivalences(tests, looks)
-    for claim, test, decision, same in zip(claims, tests, _decide(tests, looks), equivalent, strict=True):
+    decided, equivalent = _decide(claims, tests, looks), _equivalences(claims, tests, looks)
+    for claim, test, decision, same in zip(claims, tests, decided, equivalent, strict=True):
         row: dict[str, Any] = dict.fromkeys(FIELDS) | _described(claim)
         if test is None:
             row |= {"note": "no seeds" if not len(claim.differences) else "some differences are not finite"}
@@ -178,16 +195,16 @@ def assess(claims: Sequence[Claim], looks: int = 1) -> Rows:
     return rows
 
 
-def _equivalences(tests: Sequence["_Test | None"], looks: int) -> list[dict[str, Any] | None]:
+def _equivalences(claims: Sequence[Claim], tests: Sequence["_Test | None"], looks: int) -> list[dict[str, Any] | None]:
     """Return for each registered difference with a margin the fields of its equivalence within the margin; None for others."""
-    twins = [None if test is None else test.of_equivalence() for test in tests]
-    decided = zip(twins, _decide(twins, looks), strict=True)
-    return [
-        {"p": twin.p, "p_adjusted": decision.p_adjusted, "verdict": decision.verdict, "look": len(twin.claim.differences)}
-        if twin and decision
-        else None
-        for twin, decision in decided
-    ]
+    places = [place for place, claim in enumerate(claims) if claim.goal == "difference" and claim.margin]
+    twins = [None if (test := tests[place]) is None else test.of_equivalence() for place in places]
+    found: list[dict[str, Any] | None] = [None] * len(claims)
+    for place, twin, decision in zip(places, twins, _decide([claims[place] for place in places], twins, looks), strict=True):
+        if twin and decision:
+            n = len(twin.claim.differences)
+            found[place] = {"p": twin.p, "p_adjusted": decision.p_adjusted, "verdict": decision.verdict, "look": n}
+    return found
 
 
 def verdicts(families: Sequence[Sequence[Claim]], looks: int = 1) -> list[list[str]]:
@@ -198,7 +215,7 @@ def verdicts(families: Sequence[Sequence[Claim]], looks: int = 1) -> list[list[s
     remaining = iter(_tests([claim for family in families for claim in family]))
     found = []
     for family in families:
-        decisions = _decide([next(remaining) for _ in family], looks)
+        decisions = _decide(family, [next(remaining) for _ in family], looks)
         found.append([_no_verdict(claim) if one is None else one.verdict for claim, one in zip(family, decisions, strict=True)])
     return found
 
@@ -211,6 +228,7 @@ FIELDS = (
 
 
 FEW_SEEDS = f"a few seeds determine the mean: skewed differences, of which fewer than {100 * MOST_SEEDS:g} % lie on its side"
+WITHOUT_SIZE = "some differences are those of diverged models, which no margin bounds"
 DECIDED = ("supported", "contradicted")
 OF_LOOK = ("look", "verdict", "p", "p_adjusted", "note")  # kept from the look that decided a claim
 
@@ -285,10 +303,13 @@ class _Decision(NamedTuple):
     verdict: str
 
 
-def _decide(tests: Sequence["_Test | None"], looks: int) -> list[_Decision | None]:
-    """Return the decisions about registered claims by Holm's method at .05 / looks; None for the others."""
-    family = {place: test for place, test in enumerate(tests) if test is not None and test.claim.family == "registered"}
-    p_values = [test.p for test in family.values()]
+def _decide(claims: Sequence[Claim], tests: Sequence["_Test | None"], looks: int) -> list[_Decision | None]:
+    """Return the decisions about registered claims by Holm's method at .05 / looks; None for the others.
+
+    A registered claim that cannot be tested has p 1: the data do not decide how many claims the others are adjusted for.
+    """
+    family = {place: test for place, test in enumerate(tests) if claims[place].family == "registered"}
+    p_values = [1.0 if test is None else test.p for test in family.values()]
     adjusted = [min(1.0, looks * p) for p in holm(p_values)]
     factors = holm_factors(p_values)
     # Holm's steps end at the first test that fails: the tests that fail share its level.
@@ -297,6 +318,7 @@ def _decide(tests: Sequence["_Test | None"], looks: int) -> list[_Decision | Non
     decisions = {
         place: _Decision(p, level / (factor if _passes(p) else failing), level / len(family), test.verdict(p))
         for (place, test), p, factor in zip(family.items(), adjusted, factors, strict=True)
+        if test is not None
     }
     return [decisions.get(place) for place in range(len(tests))]
 
@@ -334,10 +356,8 @@ class _Test:
         """Whether the test is McNemar's."""
         return self.claim.kind == "proportion" and self.claim.goal == "difference"
 
-    def of_equivalence(self) -> "_Test | None":
-        """Return the test of the claim that the mean of these differences lies within the margin; None without a margin."""
-        if self.claim.goal != "difference" or not self.claim.margin:
-            return None
+    def of_equivalence(self) -> "_Test":
+        """Return the test of the claim that the mean of these differences lies within the margin."""
         return _Test(dataclasses.replace(self.claim, goal="equivalence", sign=0), self.means)
 
     def _p_values(self) -> tuple[float, float]:
@@ -348,14 +368,25 @@ class _Test:
             mean = float(claim.differences.mean())
             return (p, 1.0) if mean * claim.sign > 0 else (1.0, p) if mean else (1.0, 1.0)
         means = self._of_mean
-        # If a proportion differs by the margin, no difference shows in n seeds with a probability of at most (1 - margin)^n.
-        least = (1 - min(margin, 1.0)) ** len(claim.differences) if claim.kind == "proportion" else 0.0
+        least = self._least
         if claim.goal == "non-inferiority":
             above, below = means.above(-claim.sign * margin), means.below(-claim.sign * margin)
             favoured, other = (above, below) if claim.sign > 0 else (below, above)
             return max(favoured, least), other
         inside = max(means.above(-margin), means.below(margin), least)
         return inside, min(1.0, 2 * min(means.below(-margin), means.above(margin)))
+
+    @property
+    def _least(self) -> float:
+        """The smallest p with which the differences can show that their mean lies within the margin.
+
+        1 if some of them have no size. If a proportion differs by the margin, no difference shows in n seeds with a probability
+        of at most (1 - margin)^n.
+        """
+        margin, n = self.claim.margin or 0.0, len(self.claim.differences)
+        if self.claim.some_replaced or self.claim.kind != "proportion":
+            return float(self.claim.some_replaced)
+        return (1 - min(margin, 1.0)) ** n
 
     @property
     def _of_mean(self) -> MeanTest:
@@ -386,7 +417,13 @@ class _Test:
 
         That is, only if the test at level `alpha` says so.
         """
-        return self.interval(alpha) if self.claim.goal == "difference" else self._of_mean.one_sided_limits(alpha / 2)
+        if self.claim.goal == "difference":
+            return self.interval(alpha)
+        low, high = self._of_mean.one_sided_limits(alpha / 2)
+        if self.claim.kind == "proportion":  # the margins within which no difference in n seeds would not show it
+            widest = 1 - (alpha / 2) ** (1 / len(self.claim.differences))
+            low, high = min(low, -widest), max(high, widest)
+        return low, high
 
     @property
     def held_back(self) -> bool:
@@ -394,6 +431,11 @@ class _Test:
         if self.means is None or self.is_difference_of_proportions or abs(self.means.skewness) <= VERY_SKEWED:
             return False
         return _Test(self.claim, self.means._replace(by_most=False)).p < self.p
+
+    @property
+    def without_size(self) -> bool:
+        """Whether the claim is about a margin, and some differences have no size."""
+        return self.claim.some_replaced and self.claim.goal != "difference"
 
     def estimates(self) -> dict[str, Any]:
         """Return the fields of the row that need no family."""
@@ -409,13 +451,13 @@ class _Test:
         few = self.held_back
         return {
             **self.estimates(),
-            "interval_adjusted": None if few else _finite(self.adjusted_interval(decision.of_interval)),
+            "interval_adjusted": None if few or self.without_size else _finite(self.adjusted_interval(decision.of_interval)),
             "adjusted_level": 1 - decision.of_interval,
             "p": self.p,
             "p_adjusted": decision.p_adjusted,
             "verdict": decision.verdict,
-            **({} if few else self._power(decision.alpha)),
-            "note": FEW_SEEDS if few else self._floor(decision.alpha),
+            **({} if few or self.without_size else self._power(decision.alpha)),
+            "note": WITHOUT_SIZE if self.without_size else FEW_SEEDS if few else self._floor(decision.alpha),
         }
 
     def _power(self, alpha: float) -> dict[str, Any]:
@@ -423,12 +465,14 @@ class _Test:
         if n < 2 or is_constant(claim.differences):
             return {}
         deviation = float(np.std(claim.differences, ddof=1))
-        needed = seeds_needed(deviation, claim.margin, alpha, claim.sides) if claim.margin else None
-        return {"smallest_detectable": smallest_detectable(deviation, n, alpha, claim.sides), "seeds_needed": needed}
+        # Equivalence is two tests: both reject in four of five studies if each does in nine of ten.
+        about: Any = (alpha, claim.sides, (1 + POWER) / 2 if claim.goal == "equivalence" else POWER)
+        needed = seeds_needed(deviation, claim.margin, *about) if claim.margin else None
+        return {"smallest_detectable": smallest_detectable(deviation, n, *about), "seeds_needed": needed}
 
     def _floor(self, alpha: float) -> str | None:
         n = len(self.claim.differences)
-        floor = self.claim.sides * 2.0**-n
+        floor = max(self.claim.sides * 2.0**-n, self._least if self.claim.goal != "difference" else 0.0)
         if _passes(floor, alpha):
             return None
         seeds = "1 seed" if n == 1 else f"{n} seeds"

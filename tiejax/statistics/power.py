@@ -18,7 +18,7 @@ MOST_SEEDS = 10**6  # the largest number that is reported as needed
 STUDIES, BLOCKS = 400, 10  # simulated studies, and the blocks of them that are in memory one at a time
 
 
-def smallest_detectable(deviation: float, n: int, alpha: float, sides: int) -> float:
+def smallest_detectable(deviation: float, n: int, alpha: float, sides: int, power: float = POWER) -> float:
     r"""Return the mean difference that `n` seeds show in four of five studies.
 
         (t_{1 - alpha / sides, n - 1} + t_{.8, n - 1}) s / sqrt(n)
@@ -27,23 +27,24 @@ def smallest_detectable(deviation: float, n: int, alpha: float, sides: int) -> f
     four of five simulated studies of normal differences reject.
 
     deviation: s, the standard deviation of the differences over seeds. n: at least 2. alpha: level of the test. sides: 1 or 2.
+    power: the share of studies, .8 above.
     """
     if n <= MOST_ENUMERATED and 1 <= alpha / (sides * 2.0**-n) * (1 + 1e-9) <= NEAR_FLOOR:
-        return _simulated(n, alpha, sides) * deviation
-    return _by_t(n, alpha, sides) * deviation
+        return _simulated(n, alpha, sides, power) * deviation
+    return _by_t(n, alpha, sides, power) * deviation
 
 
-def _by_t(n: int, alpha: float, sides: int) -> float:
-    return float(special.stdtrit(n - 1, [1 - alpha / sides, POWER]).sum()) / math.sqrt(n)
+def _by_t(n: int, alpha: float, sides: int, power: float) -> float:
+    return float(special.stdtrit(n - 1, [1 - alpha / sides, power]).sum()) / math.sqrt(n)
 
 
-def _simulated(n: int, alpha: float, sides: int) -> float:
-    """Return the mean of normal differences with deviation 1 that sign flips show in four of five studies.
+def _simulated(n: int, alpha: float, sides: int, power: float) -> float:
+    """Return the mean of normal differences with deviation 1 that sign flips show in a share of studies, the power.
 
     A study without an effect whose lower limit is -x shows every mean above x, so that the mean is a quantile of x.
     """
     rejected = int(alpha / sides * 2.0**n * (1 + 1e-9))  # see `sign_flips.SignFlips`, whose limits these are
-    return float(np.quantile(-_lowest_subset_means(n)[:, rejected], POWER))
+    return float(np.quantile(-_lowest_subset_means(n)[:, rejected], power))
 
 
 @functools.cache
@@ -65,17 +66,17 @@ def _lowest_subset_means(n: int) -> Float[np.ndarray, "studies lowest"]:
     return lowest
 
 
-def seeds_needed(deviation: float, difference: float, alpha: float, sides: int) -> int | None:
+def seeds_needed(deviation: float, difference: float, alpha: float, sides: int, power: float = POWER) -> int | None:
     """Return the smallest number of seeds for which `smallest_detectable` is at most `difference`; None beyond a million.
 
     It is at least the number with which a sign-flip test can reject at all: p is at least sides 2^(-n).
     """
 
     def may_be_enough(n: int) -> bool:  # without a simulation
-        return sides * 2.0**-n <= alpha and AT_LEAST * _by_t(n, alpha, sides) * deviation <= difference
+        return sides * 2.0**-n <= alpha and AT_LEAST * _by_t(n, alpha, sides, power) * deviation <= difference
 
     def enough(n: int) -> bool:
-        return smallest_detectable(deviation, n, alpha, sides) <= difference
+        return smallest_detectable(deviation, n, alpha, sides, power) <= difference
 
     return _first(enough, _first(may_be_enough, 2)) if may_be_enough(MOST_SEEDS) else None
 

@@ -39,6 +39,7 @@ def analyse(arms: Arms, finals: Finals, name: str, margin: float, family: Family
     tested.
     """
     loss = replace_diverged(finals.loss, finals.diverged, "high")
+    found = assess(claims(arms, finals.loss, finals.diverged, name, margin, family))
     solved = None if finals.solved is None else finals.solved & ~finals.diverged
     points = _points(loss, solved, finals.others)
     baselines = {base: arms.baseline(base) for base in BASELINES}
@@ -55,7 +56,7 @@ def analyse(arms: Arms, finals: Finals, name: str, margin: float, family: Family
         for curve, numbers in arms.curves().items()
     ]
     ends = {base: {"words": BASELINES[base], **points[number]} for base, number in baselines.items()}
-    return {"ends": ends, "curves": curves, "claims": assess(claims(arms, loss, name, margin, family))}
+    return {"ends": ends, "curves": curves, "claims": found}
 
 
 def claim_id(base: str, curve: str) -> str:
@@ -63,13 +64,16 @@ def claim_id(base: str, curve: str) -> str:
     return f"untying-helps/{base}/{curve.replace(', new ', '-')}"
 
 
-def claims(arms: Arms, loss: np.ndarray, name: str, margin: float, family: Family = "registered") -> list[Claim]:
+def claims(
+    arms: Arms, loss: np.ndarray, diverged: np.ndarray, name: str, margin: float, family: Family = "registered"
+) -> list[Claim]:
     """Return a claim for each curve and each baseline: untying in mid-training gives a lower final loss.
 
     A difference is a seed's mean final loss over the untie steps in between, minus its loss with the baseline. A best step
     chosen on the same seeds would be biased in favour of untying, and one chosen for each seed on the other seeds would be
-    biased against it.
+    biased against it. loss, diverged: of each member, `[arm, seed]`.
     """
+    loss = replace_diverged(loss, diverged, "high")
     return [
         Claim(
             claim_id(base, curve),
@@ -80,6 +84,7 @@ def claims(arms: Arms, loss: np.ndarray, name: str, margin: float, family: Famil
             family=family,
             unit="nats",
             margin=margin,
+            replaced=np.asarray(diverged[[*numbers[1:-1], arms.baseline(base)]].any(axis=0)),
         )
         for curve, numbers in arms.curves().items()
         for base, words in BASELINES.items()

@@ -7,12 +7,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from scipy import linalg
+from scipy import linalg, stats
 from two_tables import NAMES, TOKENS, make, pair, results_of
 
-from tiejax.checkpoints.diagnose.checkpoint import COMPARED, Fact
+from tiejax.checkpoints.diagnose.checkpoint import COMPARED, Fact, norm_facts
+from tiejax.checkpoints.diagnose.tables import Ranked
 from tiejax.checkpoints.diagnose.verdict import agreement, verdict
 from tiejax.checkpoints.hub.families import flag_of
+from tiejax.geometry.ranks import frequency_ranks
 from tiejax.lab import diagnose
 from tiejax.lab.studies.diagnosis import checkpoint_page
 
@@ -251,3 +253,26 @@ def test_equal_tables_are_read_once(tmp_path, zero):
     assert results["fact"] == "equal"
     assert results["check"]["answer"] == ("agrees" if alike else "disagrees")
     assert (read < table.nbytes / 4) == alike
+
+
+@pytest.mark.parametrize("rows", [5, 11, 12, 16, 40])
+def test_unrelated_tables_of_few_tokens_are_not_near(tmp_path, rows):
+    rng = np.random.default_rng(rows)
+    first, second = rng.normal(size=(2, rows, 32)).astype(np.float32)
+    if rows == 40:
+        first[8:] = second[8:] = 0
+    results, _ = results_of(make(tmp_path / "c", dict(zip(NAMES, (first, second), strict=True))))
+    assert results["standing"] == ("unclear" if rows == 40 else "apart")
+    assert results["neighbours"]["k"] <= max(1, (rows - 1) // 3)
+    if rows == 40:
+        assert "too few rows" in verdict(results)[0]
+
+
+def test_norms_and_frequency_with_equal_counts():
+    counts = np.ones(500, np.int64)
+    counts[:10] = np.arange(11, 1, -1)
+    norms = np.linspace(2, 1, 500).astype(np.float32)  # they fall with the id alone
+    found = norm_facts(norms, Ranked(frequency_ranks(counts), counts, counts > 0, {}))
+    assert found["spearman"] == pytest.approx(stats.spearmanr(norms, -counts).statistic)
+    assert abs(found["spearman"]) < 0.25
+    assert norm_facts(norms, Ranked(frequency_ranks(counts), counts * 0 + 1, counts > 0, {}))["spearman"] is None

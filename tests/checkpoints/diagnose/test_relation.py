@@ -57,4 +57,10 @@ def test_progress_counts_every_row_once(tmp_path):
     ],
 )
 def test_standing(least_squares, overlap, chance, expected):
-    assert standing(least_squares, overlap, chance) == expected
+    assert standing(least_squares, overlap, chance, 0.01) == expected
+
+
+@pytest.mark.parametrize(("overlap", "expected"), [(0.8, "unclear"), (0.1, "unclear")])
+def test_no_standing_if_unrelated_tables_would_pass(overlap, expected):
+    assert standing(0.9, overlap, 0.6, 0.5) == expected
+    assert standing(0.8, overlap, 0.1, 0.5) == "near"  # by least squares alone

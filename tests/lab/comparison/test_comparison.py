@@ -99,6 +99,11 @@ REFUSED = [
     ({"claims": lambda losses: losses["tide"]}, "claims: failed with KeyError: 'tide'"),
     ({"claims": lambda losses: [named("tied/untied", losses)]}, "claims: two have the id tied/untied, counting those that"),
     ({"claims": lambda losses: [named("mine", losses)] * 2}, "claims: two have the id mine"),
+    (
+        {"claims": lambda losses: [Claim("mine", "s", "e", np.ones(64), 1)]},
+        "claims: mine: expected one difference per seed, got 64",
+    ),
+    ({"claims": lambda losses: [Claim("mine", "s", "e", 1.0, 1)]}, "claims: failed with ValueError: claim mine: expected one"),
     ({"optimizer": 1e-3}, "optimizer: expected a function of the learning rate"),
     ({"optimizer": branching}, "optimizer: failed with TracerBoolConversionError: .*no Python branch"),
     (

@@ -147,14 +147,16 @@ def facts_of(checkpoint: Checkpoint, tables: Tables) -> dict[str, Any]:
 def norm_facts(norms: np.ndarray, ranked: Ranked) -> dict[str, Any]:
     """Return quantiles of the row norms of a table, and Spearman's correlation of the norms with the token ranks."""
     low, median, high = (float(quantile) for quantile in np.quantile(norms, (0.1, 0.5, 0.9)))
-    seen, ranks = norms[ranked.counted], ranked.ranks[ranked.counted]
-    constant = len(seen) < 3 or np.ptp(seen) == 0
+    # Equally frequent tokens have a common rank: by descending count, not by the ranks, which differ by id.
+    order = ranked.ranks if ranked.counts is None else -ranked.counts.astype(float)
+    seen, order = norms[ranked.counted], order[ranked.counted]
+    constant = len(seen) < 3 or np.ptp(seen) == 0 or np.ptp(order) == 0
     unseen = norms[~ranked.counted]
     return {
         "low": low,
         "median": median,
         "high": high,
         "zero": int((norms == 0).sum()),
-        "spearman": None if constant else float(stats.spearmanr(seen, ranks).statistic),
+        "spearman": None if constant else float(stats.spearmanr(seen, order).statistic),
         "unseen_median": float(np.median(unseen)) if len(unseen) else None,
     }

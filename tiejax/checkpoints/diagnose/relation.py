@@ -58,20 +58,24 @@ def relate(tables: Tables, as_is: np.ndarray | None, options: Options, progress:
             "number": len(correlations),
         },
         "published": OLMO_1B,
-        "standing": standing(lowest, overlap.estimate, max(chance.values())),
+        "standing": standing(lowest, overlap.estimate, max(chance.values()), overlap.chance),
     }, arrays
 
 
-def standing(least_squares: float | None, overlap: float, chance: float) -> str:
-    """Classify the similarity of two tables by the published values: `near`, `between` or `apart`.
+def standing(least_squares: float | None, overlap: float, chance: float, chance_overlap: float) -> str:
+    """Classify the similarity of two tables by the published values: `near`, `between`, `apart` or `unclear`.
 
     near: both scores reach the upper value (of a tied table and the output table of its untied counterpart). apart: both are
-    below the lower value (of the input table). between: anything else. The least-squares score is ignored if its chance level
-    reaches the lower value, since any two tables would pass it.
+    below the lower value (of the input table). between: anything else. A score whose chance level reaches the lower value is
+    ignored, since any two tables would pass it; unclear: no score is left.
     """
-    scores = {"neighbour_overlap": overlap}
+    scores = {}
+    if chance_overlap < OLMO_1B["neighbour_overlap"]["input"]:
+        scores["neighbour_overlap"] = overlap
     if least_squares is not None and chance < OLMO_1B["least_squares"]["input"]:
         scores["least_squares"] = least_squares
+    if not scores:
+        return "unclear"
     if all(score >= OLMO_1B[name]["output"] for name, score in scores.items()):
         return "near"
     return "apart" if all(score < OLMO_1B[name]["input"] for name, score in scores.items()) else "between"
@@ -110,7 +114,8 @@ def _fitted(first: HubTable, second: HubTable, progress: Progress) -> tuple[np.n
 def _overlap(first: HubTable, second: HubTable, options: Options, progress: Progress) -> Overlap:
     """Return the mean share of nearest neighbours that tokens have in common in the two tables."""
     rows = first.shape[0]
-    k, queries = min(options.neighbours, rows - 1), min(options.sample, rows)
+    # Of more than a third of the other rows as neighbours, unrelated tables share many.
+    k, queries = min(options.neighbours, max(1, (rows - 1) // 3)), min(options.sample, rows)
     reading = 2 * (queries + rows * len(list(query_blocks(queries, first, second))))
     x, y = counted(progress, "neighbours", reading, first, second)
     return neighbour_overlap(x, y, k, options.sample, options.seed)

@@ -62,7 +62,7 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
             first = f"There is nothing to compare: a table is stored {results['form']}, and is not read."
         elif results["head"] is None:
             first = "Whether they are tied is unknown: the architecture is not known, and no output table was named."
-        elif results.get("check", {}).get("answer") != "agrees":
+        elif not has_both_roles(results):
             first = "There is nothing to compare: one table is stored, and config.json does not say that it has both roles."
         return [first, f"A separate output table would add {size_words(weight['bytes'])} ({training}).", agreement(results)]
     widths = [table["shape"][1] for table in results["tables"].values()]
@@ -78,11 +78,20 @@ def verdict(results: Mapping[str, Any]) -> list[str]:
     return [_answer(results), *_evidence(results), saves, agreement(results)]
 
 
+def has_both_roles(results: Mapping[str, Any]) -> bool:
+    """Return whether the one table of a checkpoint is known to be the output table, too.
+
+    By `check`, or, if tables were named, which are not checked, by config.json.
+    """
+    return results["check"]["answer"] == "agrees" if results.get("check") else bool(results["flag"]["tied"])
+
+
 def _answer(results: Mapping[str, Any]) -> str:
     return {
         "near": "The two tables are untied, and at least as similar as the tied OLMo-1B and the output table of its twin.",
         "between": "The tables give no clear answer. They are untied, and between the two cases of OLMo-1B below.",
         "apart": "The two tables are untied, and less similar than the tied OLMo-1B and the input table of its twin.",
+        "unclear": "The two tables are untied. They have too few rows to say more: unrelated tables would be as similar.",
     }[results["standing"]]
 
 

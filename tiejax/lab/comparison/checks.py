@@ -109,6 +109,12 @@ def own_claims(own: Callable[..., Any] | None, arms: Sequence[Arm], seeds: int =
         raise BadInput(f"claims: failed with {failure(error)}") from None
     if not isinstance(found, list | tuple) or any(not isinstance(claim, Claim) for claim in found):
         raise BadInput(f"claims: expected a list of tiejax.statistics.claims.Claim, got {found!r:.60}")
+    for claim in found:
+        if len(claim.differences) > seeds:
+            raise BadInput(
+                f"claims: {claim.id}: expected one difference per seed, got {len(claim.differences)} of {seeds} seeds; average "
+                "what a seed has several of"
+            )
     main = claims.claims(losses, arms, None, "", None).get(claims.MAIN, [])
     if repeated := repeated_id([*main, *found]):
         raise BadInput(f"claims: two have the id {repeated}, counting those that every comparison tests; give others")

@@ -1,5 +1,6 @@
 """The claims of a comparison, fixed before it: differences of final losses between arms, paired by seed."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,19 +34,31 @@ def worst_if_diverged(losses: Losses) -> dict[str, np.ndarray]:
     return dict(zip(losses, replace_diverged(values, ~np.isfinite(values), "high"), strict=True))
 
 
+def compared_losses(losses: Losses, first: str, second: str) -> dict[str, np.ndarray]:
+    """Return the fields of a claim about two arms: `differences`, first - second, and which are `replaced` (diverged)."""
+    worst = worst_if_diverged(losses)
+    return {
+        "differences": worst[first] - worst[second],
+        "replaced": ~(np.isfinite(losses[first]) & np.isfinite(losses[second])),
+    }
+
+
 def claims(
     losses: Losses, arms: Sequence[Arm], margin: float | None, unit: str, own: OwnClaims | None
 ) -> dict[str, list[Claim]]:
     """Return the claims of each family: differences, and one's own."""
-    losses = worst_if_diverged(losses)
     families: dict[str, list[Claim]] = {MAIN: [], OWN: []}
     for first, second in compared(arms):
-        differences, estimand = losses[first] - losses[second], f"the held-out loss at the end ({first} - {second})"
-        about: dict[str, Any] = {"estimand": estimand, "differences": differences, "unit": unit, "margin": margin}
+        about: dict[str, Any] = {"unit": unit, "margin": margin, **compared_losses(losses, first, second)}
+        estimand = f"the held-out loss at the end ({first} - {second})"
         statement = f"{first} models end with a lower held-out loss than {second} ones."
-        families[MAIN].append(Claim(f"{first}/{second}", statement[0].upper() + statement[1:], sign=-1, **about))
+        families[MAIN].append(Claim(f"{first}/{second}", statement[0].upper() + statement[1:], estimand, sign=-1, **about))
     if own is not None:
-        families[OWN] += own(losses)
+        some = ~np.all([np.isfinite(of_arm) for of_arm in losses.values()], axis=0)
+        families[OWN] += [
+            dataclasses.replace(claim, replaced=some) if len(claim.differences) == len(some) else claim
+            for claim in own(worst_if_diverged(losses))
+        ]
     return {name: found for name, found in families.items() if found}
 
 

@@ -11,7 +11,7 @@ from tiejax.geometry.alignment import alignment
 from tiejax.geometry.equivalence import conditional_distance
 from tiejax.lab.runs.console import Console
 from tiejax.lab.studies.diagnosis.open_run import open_run
-from tiejax.lab.studies.diagnosis.run import diagnose_run
+from tiejax.lab.studies.diagnosis.run import MEASURES, _by_set, diagnose_run
 from tiejax.lab.studies.diagnosis.settings import STUDY, Settings
 from tiejax.lab.studies.exor import contexts, ensemble
 from tiejax.lab.studies.exor.task import VARIANTS, EXor
@@ -105,3 +105,12 @@ def test_text_probes_have_planted_twins_and_pairs(text_run):
     (word, twin), *_ = asked.pairs["twins .1"]
     assert asked.log_ratios[word, twin][0] == pytest.approx(np.log(9))
     assert np.isin(asked.tokens, [twin for _, twin in asked.log_ratios]).any()
+
+
+def test_the_median_of_a_set_counts_members_without_a_limit():
+    """An infinite condition number is a number: it is left out only if it is not defined."""
+    infinite = [dict.fromkeys(MEASURES, 1.0) | {"case": "x", "condition_number": value} for value in (np.inf, np.inf, 50.0)]
+    (found,) = _by_set({"pairs": ["pair"]}, [[row] for row in infinite])
+    assert found["condition_number"] == np.inf
+    (found,) = _by_set({"pairs": ["pair"]}, [[row | {"condition_number": np.nan}] for row in infinite])
+    assert found["condition_number"] is None

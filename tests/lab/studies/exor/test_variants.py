@@ -58,7 +58,9 @@ def test_variants_that_differ_in_more_than_dh_have_exploratory_interactions():
 
 def test_diverged_members_have_the_worst_loss_and_runs_without_exact_risk_are_left_out():
     run = body("main", [0, 1, 2], [0.5, None, 0.6], [0.7, 0.5, None])
-    assert costs_of(run) == pytest.approx([0.2, 0.5 - 0.7, 0.7 - 0.6])
+    differences, replaced = costs_of(run)
+    assert differences == pytest.approx([0.2, 0.5 - 0.7, 0.7 - 0.6])
+    assert replaced.tolist() == [False, True, True]
     without = body("dh", [0, 1], [0.5, 0.5], [0.5, 0.5])
     for arm in without["final"].values():
         arm["exact_cross_entropy"] = None

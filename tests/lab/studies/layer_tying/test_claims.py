@@ -43,7 +43,7 @@ def test_each_method_has_its_claims():
     names = ("untied", "sequence", "my-map", "random-map", "random-agent", "agent", "found-map")
     rows = [
         {"method": name, "test_loss": [float(index)], "equal_time_loss": [2.0 * index], "replicated": [1.0],
-         "distinct_in_training": [3.0],
+         "distinct_in_training": [3.0], "diverged": np.array([False]),
          "bytes": {"stored_bytes": {kind: [4.0 if name == "untied" else 1.0] for kind in ("seeds", "largest")},
                    "parameter_bytes": {"seeds": [5.0 if name == "agent" else 4.0]}}}
         for index, name in enumerate(names)
@@ -77,6 +77,7 @@ def test_claims_that_variants_register():
             "method": name,
             "test_loss": [loss] * 3,
             "distinct_in_training": [1.0],
+            "diverged": np.array([False]),
             "bytes": {"parameter_bytes": {"seeds": [size] * 3}},
         }
         for name, loss, size in (("untied", 4.0, 200.0), ("cycle", 4.2, 100.0), ("low-rank", 4.1, 99.0))
@@ -103,7 +104,7 @@ def test_methods_are_compared_with_a_narrower_model_of_as_many_bytes():
     losses |= dict.fromkeys(("agent", "found-map", "better", "other"), losses["narrow"])
     rows = [
         {"method": name, "test_loss": [loss] * 3, "equal_time_loss": [loss] * 3, "distinct_in_training": [1.0],
-         "replicated": [0.5] * 3,
+         "diverged": np.array([False]), "replicated": [0.5] * 3,
          "bytes": {"parameter_bytes": {"seeds": [size] * 3}, "stored_bytes": {"seeds": [size] * 3, "largest": [size] * 3}}}
         for name, (loss, size) in losses.items()
     ]  # fmt: skip
@@ -129,7 +130,7 @@ def test_the_first_look_can_decide_every_claim_of_the_published_configuration():
     variants = {name: Variant(**fields) for name, fields in settings.variants.items()}
     rows = [
         {"method": name, "test_loss": [1.0] * 10, "equal_time_loss": [1.0] * 10, "replicated": [1.0] * 10,
-         "distinct_in_training": [1.0] * 10,
+         "distinct_in_training": [1.0] * 10, "diverged": np.array([False]),
          "bytes": {"parameter_bytes": {"seeds": [1.0] * 10},
                    "stored_bytes": {kind: [1.0] * 10 for kind in ("seeds", "largest")}}}
         for name in settings.names
@@ -148,6 +149,7 @@ def test_equal_shares_of_copies_in_every_seed_are_decided():
         "equal_time_loss": [2.0] * 8,
         "replicated": [10 / 12] * 8,
         "distinct_in_training": [2.0] * 8,
+        "diverged": np.array([False]),
         "bytes": {"stored_bytes": {kind: [1.0] * 8 for kind in ("seeds", "largest")}, "parameter_bytes": {"seeds": [1.0] * 8}},
     }
     untied_bytes = row["bytes"] | {"stored_bytes": {kind: [4.0] * 8 for kind in ("seeds", "largest")}}
@@ -167,7 +169,7 @@ def test_claims_are_decided_exactly_if_their_adjusted_interval_says_so(effect):
         rows = [
             {"method": name, "test_loss": rng.normal(effect * index, 0.05, seeds),
              "equal_time_loss": rng.normal(effect * index, 0.3, seeds), "replicated": [10 / 12] * seeds,
-             "distinct_in_training": [2.0] * seeds,
+             "distinct_in_training": [2.0] * seeds, "diverged": np.array([False]),
              "bytes": {"stored_bytes": {kind: [4.0 if name == "untied" else 1.0] * seeds for kind in ("seeds", "largest")},
                        "parameter_bytes": {"seeds": [1.0] * seeds}}}
             for index, name in enumerate(names)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tiejax.lab.comparison.claims import Losses, rows_by_family, worst_if_diverged
+from tiejax.lab.comparison.claims import Losses, compared_losses, rows_by_family, worst_if_diverged
 from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted, knows_markers
@@ -66,14 +66,14 @@ def claims(losses: Losses, control: Losses) -> dict[str, list[Claim]]:
 
     losses: final losses of the arms. control: those of the arms with a cosine, of fewer seeds.
     """
-    losses, control = worst_if_diverged(losses), worst_if_diverged(control) if control else {}
 
     def compared(of: Losses, *pairs: Compared) -> list[Claim]:
         return [_differs(of, each) for each in pairs if {each.first, each.second} <= set(of)]
 
-    plain = compared(losses, TIED_NEVER, LATE_TIED, LATE_NEVER) + _slope_over_length(losses)
+    worst = worst_if_diverged(losses)
+    plain = compared(losses, TIED_NEVER, LATE_TIED, LATE_NEVER) + _slope_over_length(worst)
     plain += compared(losses, DEEP_NEVER, WIDE_NEVER)
-    described = compared(losses, LATE_EQUAL) + _slope(losses)
+    described = compared(losses, LATE_EQUAL) + _slope(worst)
     return {PLAIN: plain, SECONDARY: compared(control, COSINE) + untested(described)}
 
 
@@ -82,9 +82,8 @@ def _estimand(first: str, second: str) -> str:
 
 
 def _differs(losses: Losses, each: Compared) -> Claim:
-    differences = losses[each.first] - losses[each.second]
-    estimand = _estimand(each.first, each.second)
-    return Claim(each.id, each.statement, estimand, differences, each.sign, unit="nats a token", margin=MARGIN)
+    about: dict[str, Any] = {"unit": "nats a token", "margin": MARGIN, **compared_losses(losses, each.first, each.second)}
+    return Claim(each.id, each.statement, _estimand(each.first, each.second), sign=each.sign, **about)
 
 
 def curve(losses: Losses) -> tuple[list[Fraction], list[str]]:
@@ -149,6 +148,7 @@ def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
     if not {LATE, plan.TIED} <= set(losses):
         return []
     change = losses[LATE] - losses[plan.TIED]
+    replaced = ~np.isfinite(change[:, -1] - change[:, 0])
     differences = replace_undefined(change[:, -1] - change[:, 0], 1)
     if not np.isfinite(differences).all():
         return []
@@ -158,7 +158,8 @@ def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
     )
     groups = "of the rarest tokens less that of the most frequent (the first and the last group)"
     estimand = f"{_estimand(LATE, plan.TIED)}, {groups}"
-    return [Claim("frequency/late-tied", statement, estimand, differences, 1, unit="nats a token", margin=MARGIN)]
+    about: dict[str, Any] = {"unit": "nats a token", "margin": MARGIN, "replaced": replaced}
+    return [Claim("frequency/late-tied", statement, estimand, differences, 1, **about)]
 
 
 def rank_words(name: str) -> str:

@@ -82,15 +82,17 @@ def _conflict(planted: Planted, early: str) -> Claim:
     untied, tied = (planted.at_end(arm, "input") for arm in (early, plan.TIED))
     change = {kind: untied[kind] - tied[kind] for kind in (*CONFLICT, "holding")}
     of_conflict = np.mean([change[kind] for kind in CONFLICT], axis=0)
+    differences = of_conflict - change["holding"]
     return Claim(
         "input-distance/conflict",
         "Untying at 1/3 of the run, instead of never, lowers the final distance of conflict twins in the input table more than "
         "that of holding twins.",
         "the relative distance in the input table at the end (untied at 1/3 - tied), of conflict twins less holding ones",
-        replace_undefined(of_conflict - change["holding"], -1),
+        replace_undefined(differences, -1),
         -1,
         unit="of the distance at the untie",
         margin=DISTANCE_MARGIN,
+        replaced=~np.isfinite(differences),
     )
 
 
@@ -102,23 +104,26 @@ def _reverse(planted: Planted, early: str) -> Claim:
         f" (not tested: the excess loss of the choice between a word and its cipher is not below {LEARNT:g} nats, so that "
         "these models do not know what the markers do)"
     )  # fmt: skip
+    differences = relative["reverse"] - relative["unrelated"]
     return Claim(
         "output-distance/reverse",
         "In models that are untied at 1/3 of the run, the relative distance in the output table is smaller at the end for the "
         f"markers of reverse pairs than for unrelated words{untested}.",
         "the relative distance in the output table at the end, of reverse pairs less unrelated ones (untied at 1/3)",
-        replace_undefined(relative["reverse"] - relative["unrelated"], -1),
+        replace_undefined(differences, -1),
         -1,
         family="registered" if learnt else "exploratory",
         unit="of the distance at the untie",
         margin=DISTANCE_MARGIN,
         one_arm=True,
+        replaced=~np.isfinite(differences),
     )
 
 
 def _spelling(planted: Planted, late: str) -> Claim:
     both = np.stack([planted.excess(arm)["contextual"] for arm in (late, plan.TIED)])
-    both = replace_diverged(both, ~np.isfinite(both), "high")
+    diverged = ~np.isfinite(both)
+    both = replace_diverged(both, diverged, "high")
     return Claim(
         "excess/contextual",
         "Models that are untied at 2/3 of the run have a lower excess loss than always tied ones in the choice between a word "
@@ -128,4 +133,5 @@ def _spelling(planted: Planted, late: str) -> Claim:
         -1,
         unit="nats a choice",
         margin=EXCESS_MARGIN,
+        replaced=diverged.any(axis=0),
     )

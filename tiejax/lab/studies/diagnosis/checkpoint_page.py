@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tiejax.checkpoints.diagnose.verdict import agreement, verdict
+from tiejax.checkpoints.diagnose.verdict import agreement, has_both_roles, verdict
 from tiejax.geometry.ranks import Bands, bands_by_rank
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.page import RunOnPage, render
@@ -139,8 +139,7 @@ def _one_table(results: Mapping[str, Any]) -> str:
         return f"unknown: a table is stored {results['form']}"
     if results["head"] is False:
         return "one table; the architecture predicts no tokens"
-    agrees = results.get("check", {}).get("answer") == "agrees"
-    return "one table, for both roles" if agrees else "one table; whether it has both roles is unknown"
+    return "one table, for both roles" if has_both_roles(results) else "one table; whether it has both roles is unknown"
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:

@@ -50,8 +50,8 @@ def diagnose(
         are equal in every value: tied) or `absent` (one table is read: tied if `check["answer"]` is "agrees"; `head` is False
         if the architecture predicts no tokens, and `form` says how a table is stored that is not read). `alignment` has the
         mean cosines `identity`, `procrustes` and `least_squares`; like `neighbours`, `canonical`, `published`, `standing` and
-        `tokens`, it compares two different tables, and is None unless `fact` is `untied`. `standing` is `near`, `between` or
-        `apart`. The guide (docs/diagnose.md) describes all entries.
+        `tokens`, it compares two different tables, and is None unless `fact` is `untied`. `standing` is `near`, `between`,
+        `apart` or `unclear`. The guide (docs/diagnose.md) describes all entries.
 
         Of a run: `alignment` is a list of members for each arm, each with `tied`, True or False, and the scores of its two
         tables, or, if it is tied, of its table and those of the untied member of the same seed, if there is one.

@@ -116,8 +116,9 @@ def _by_set(pairs: Mapping[str, Sequence[Any]], members: Sequence[Sequence[Mappi
         start += len(group)
         entry: dict[str, Any] = {"set": name, "pairs": len(group)}
         for measure in MEASURES:
-            values = [row[measure] for row in rows if np.isfinite(row[measure])]
-            entry[measure] = float(np.median(values)) if values else None
+            values = [row[measure] for row in rows if not np.isnan(row[measure])]
+            with np.errstate(invalid="ignore"):  # of -inf and inf
+                entry[measure] = float(np.median(values)) if values else None
         cases = [row["case"] for row in rows]
         entry["cases"] = {case: cases.count(case) for case in sorted(set(cases))}
         sets.append(entry)

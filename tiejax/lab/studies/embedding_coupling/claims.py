@@ -207,6 +207,8 @@ def _claim(comparison: Contrast, body: Mapping[str, Any], names: Mapping[str, st
     (measure, name), (other, against) = sides
     estimand = f"{measure} ({name} - {against})" if measure == other else f"{measure} of {name} - {other} of {against}"
     sign = 0 if comparison.same else 1
+    measured = [MEASURES[side].values(body, encoder) for side, encoder in sides if encoder is not None]
+    replaced = np.any([np.isnan(of_side) for of_side in measured if of_side is not None], axis=0)
     return Claim(
         comparison.id,
         comparison.statement,
@@ -216,6 +218,7 @@ def _claim(comparison: Contrast, body: Mapping[str, Any], names: Mapping[str, st
         goal="equivalence" if comparison.same else "difference",
         margin=MEASURES[sides[0][0]].margin,
         one_arm=sides[0][1] == sides[1][1],
+        replaced=replaced,
     )
 
 

@@ -11,6 +11,7 @@ pair obeys DH, and are exploratory otherwise (no-dh). `output-gap` is explorator
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -76,8 +77,8 @@ def _distance(
     goal: Goal = "difference",
     one_arm: bool = False,
 ) -> Claim:
-    differences = replace_undefined(differences, sign)
-    return Claim(name, statement, estimand, differences, sign, goal=goal, margin=DISTANCE, one_arm=one_arm)
+    found, replaced = replace_undefined(differences, sign), ~np.isfinite(differences)
+    return Claim(name, statement, estimand, found, sign, goal=goal, margin=DISTANCE, one_arm=one_arm, replaced=replaced)
 
 
 def _passages(values: Values) -> Iterator[Claim]:
@@ -155,14 +156,15 @@ def _costs(values: Values) -> Iterator[Claim]:
     """Yield the claims about the price of tying in cross-entropy."""
     task = values.setup.task
     about = "the exact cross-entropy (tied - untied)", values.cost()
+    fields: dict[str, Any] = {"unit": "nats", "margin": NATS, "replaced": values.diverged.any(0)}
     costs = "Where DH fails for a pair, tying costs cross-entropy."
     if not task.violating:
         costs = "A price of tying remains although DH holds for both pairs of spellings."
     if task.violating or {"zero", "one"} <= values.pairs:
-        yield Claim("tying-costs", costs, *about, sign=1, unit="nats", margin=NATS)
+        yield Claim("tying-costs", costs, *about, sign=1, **fields)
     if task.holding and not task.violating:
         free = f"Where DH fails for no pair of spellings, tying costs less than {NATS:g} nat."
-        yield Claim("tying-free", free, *about, sign=-1, goal="non-inferiority", unit="nats", margin=NATS)
+        yield Claim("tying-free", free, *about, sign=-1, goal="non-inferiority", **fields)
 
 
 def _outcomes(values: Values) -> Iterator[Claim]:

@@ -102,6 +102,7 @@ def claims(responses: Responses) -> list[Claim]:
             sign=1,
             unit="nats",
             margin=NATS,
+            replaced=np.isnan(gap[number]).any(0),
         )
         for number, dose in enumerate(responses.doses)
     ]

@@ -7,7 +7,7 @@ claims about arms and their predictions were registered in docs/results/exor_pri
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,6 +20,19 @@ from tiejax.statistics.arms import ARMS, replace_diverged, replace_undefined
 from tiejax.statistics.claims import Claim, Family, Goal
 
 Bodies = Mapping[str, Mapping[str, Any]]
+
+
+class Costs(NamedTuple):
+    """The fields of a claim about the cost of tying, `[seed]`: tied - untied, and in which seeds a model diverged."""
+
+    differences: np.ndarray
+    replaced: np.ndarray
+
+    def less(self, other: "Costs") -> "Costs":
+        """Return the costs less those of other runs of the same seeds."""
+        return Costs(self.differences - other.differences, self.replaced | other.replaced)
+
+
 # The registered claims about changes of the price, by variant and arm: in words, and the sign.
 CHANGES = {
     ("half", "asked"): (
@@ -54,31 +67,31 @@ def across_claims(runs_by_variant: Mapping[str, Mapping[str, Any]]) -> list[Clai
     that tying costs more in a variant in which DH fails for a pair than in one in which it fails for none. runs_by_variant: the
     body of results.json of a run of each variant, all of the same seeds; those without exact risk are left out.
     """
-    costs = {name: found for name, body in runs_by_variant.items() if len(found := costs_of(body))}
+    costs = {name: found for name, body in runs_by_variant.items() if len((found := costs_of(body)).differences)}
     conflict = {name: _task(runs_by_variant[name]).violating is not None for name in costs}
     prices = [claim for name in costs for claim in _prices(name, _task(runs_by_variant[name]), costs[name])]
     pairs = itertools.product((name for name in costs if conflict[name]), (name for name in costs if not conflict[name]))
     return prices + [_interaction(fails, holds, costs) for fails, holds in pairs] + _both_interactions(costs)
 
 
-def costs_of(body: Mapping[str, Any]) -> np.ndarray:
+def costs_of(body: Mapping[str, Any]) -> Costs:
     """Return the cost of tying, `[seed]`: final exact cross-entropy on the training split, tied - untied.
 
     A diverged member, whose loss is None, has the worst loss of the run. Empty without exact risk. body: of results.json.
     """
     risks = [body["final"][arm]["exact_cross_entropy"] for arm in ARMS]
     if None in risks:
-        return np.array([])
+        return Costs(np.array([]), np.array([], bool))
     losses = np.array([risk["train"] for risk in risks], float)
-    losses = replace_diverged(losses, np.isnan(losses), "high")
-    return np.asarray(losses[TIED] - losses[UNTIED])
+    worst = replace_diverged(losses, np.isnan(losses), "high")
+    return Costs(worst[TIED] - worst[UNTIED], np.isnan(losses).any(axis=0))
 
 
 def _task(body: Mapping[str, Any]) -> EXor:
     return EXor(body["bits"], tuple(body["zero"]), tuple(body["one"]))
 
 
-def _prices(variant: str, task: EXor, costs: np.ndarray) -> list[Claim]:
+def _prices(variant: str, task: EXor, costs: Costs) -> list[Claim]:
     pairs = [bit for bit in ("zero", "one") if len(task.used[bit]) > 1]
     found = []
     if task.violating or len(pairs) > 1:
@@ -91,29 +104,29 @@ def _prices(variant: str, task: EXor, costs: np.ndarray) -> list[Claim]:
     return found
 
 
-def _price(name: str, words: str, run: str, costs: np.ndarray, sign: int = 1, **fields: Any) -> Claim:
+def _price(name: str, words: str, run: str, costs: Costs, sign: int = 1, **fields: Any) -> Claim:
     estimand = f"the exact cross-entropy in {run} (tied - untied)"
-    return Claim(name, words, estimand, costs, sign, unit="nats", **fields)
+    return Claim(name, words, estimand, sign=sign, unit="nats", **costs._asdict(), **fields)
 
 
-def _interaction(fails: str, holds: str, costs: Mapping[str, np.ndarray]) -> Claim:
+def _interaction(fails: str, holds: str, costs: Mapping[str, Costs]) -> Claim:
     return Claim(
         f"interaction/{fails}-{holds}",
         f"Tying costs more cross-entropy in {fails} than in {holds}.",
         f"the cost of tying in exact cross-entropy ({fails} - {holds})",
-        costs[fails] - costs[holds],
         sign=1,
         family="registered" if (fails, holds) in INTERACTIONS else "exploratory",
         unit="nats",
         margin=NATS,
+        **costs[fails].less(costs[holds])._asdict(),
     )
 
 
-def _both_interactions(costs: Mapping[str, np.ndarray]) -> list[Claim]:
+def _both_interactions(costs: Mapping[str, Costs]) -> list[Claim]:
     """Return the exploratory mean of the registered interactions, if both can be computed."""
     if not {name for pair in INTERACTIONS for name in pair} <= set(costs):
         return []
-    each = [costs[fails] - costs[holds] for fails, holds in INTERACTIONS]
+    each = [costs[fails].less(costs[holds]).differences for fails, holds in INTERACTIONS]
     words = "Tying costs more cross-entropy where DH fails for a pair of spellings, on average over both pairs of variants."
     estimand = "the cost of tying in exact cross-entropy, mean of main - half and no-dh - dh"
     return [
@@ -133,21 +146,22 @@ def arm_claims(bodies: Bodies, variants: Sequence[str], arms: Sequence[str]) -> 
             words = f"Tying costs cross-entropy in {name}."
             found.append(_price(f"tying-costs/{name}", words, name, costs[name], family="exploratory"))
             if "published" in arms:
-                found.append(_change(variant, arm, costs[name] - costs[variant]))
+                found.append(_change(variant, arm, costs[name].less(costs[variant])))
     if "published" in arms and "main" in variants and "bias" in arms:
         found.append(_distance(bodies))
     # Without exact risk there are no prices.
     return [claim for claim in found if len(claim.differences)]
 
 
-def _change(variant: str, arm: str, differences: np.ndarray) -> Claim:
+def _change(variant: str, arm: str, change: Costs) -> Claim:
     """Return the claim about the price of an arm, less that of the published arm."""
     estimand = f"the price of tying in {variant} ({arm} - published)"
     words, sign = CHANGES.get((variant, arm), (f"{arm} changes the price of tying in {variant}.", -1))
     family: Family = "registered" if (variant, arm) in CHANGES else "exploratory"
     goal: Goal = "difference" if sign else "equivalence"
     name = f"price/{variant}-{arm}"
-    return Claim(name, words, estimand, differences, sign, goal=goal, family=family, unit="nats", margin=NATS)
+    about: dict[str, Any] = {"goal": goal, "family": family, "unit": "nats", "margin": NATS}
+    return Claim(name, words, estimand, sign=sign, **about, **change._asdict())
 
 
 def _distance(bodies: Bodies) -> Claim:
@@ -157,11 +171,13 @@ def _distance(bodies: Bodies) -> Claim:
         """Return the relative distances of the zero pair in the tied table, `[seed]`; NaN for diverged models."""
         return np.array(bodies[name]["final"]["tied"]["relative_distance"]["input"]["zero"], float)
 
+    differences = of_run("main-bias") - of_run("main")
     return Claim(
         "distance/main-bias",
         "In main, a bias of the logits brings the zero pair closer together in the tied table.",
         "the relative distance of the zero pair in the tied table of main (bias - published)",
-        replace_undefined(of_run("main-bias") - of_run("main"), -1),
+        replace_undefined(differences, -1),
         sign=-1,
         margin=DISTANCE,
+        replaced=~np.isfinite(differences),
     )

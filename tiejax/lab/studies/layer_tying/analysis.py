@@ -59,7 +59,9 @@ def analyse(
     def claims_of(number: int) -> list[Claim]:
         """Return the claims on the first seeds, which do not depend on later ones."""
         some = select_seeds(metrics, np.arange(len(metrics["seeds"])) < number, least_axes=2)
-        found = claims(summary(with_diverged_replaced(some, diverged[:, :number]))[0], variants or {})
+        rows = summary(with_diverged_replaced(some, diverged[:, :number]))[0]
+        of_methods = zip(rows, diverged[:, :number], strict=True)
+        found = claims([row | {"diverged": of_method} for row, of_method in of_methods], variants or {})
         if not tested:
             return untested(found)
         trained = values_are_trained(select_seeds(some, finite[:number], least_axes=2))

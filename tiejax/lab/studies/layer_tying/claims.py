@@ -32,7 +32,7 @@ Rows = Mapping[str, Mapping[str, Any]]  # rows of `analysis.summarise` by method
 def claims(rows: Sequence[Mapping[str, Any]], variants: Mapping[str, Variant]) -> list[Claim]:
     """Return the claims that apply to the methods of a run.
 
-    rows: the output of `analysis.summarise`. variants: those of the settings, by name.
+    rows: the output of `analysis.summarise`, with which models `diverged`. variants: those of the settings, by name.
 
     The registered claims of the published configuration are few enough that its first look, at ten seeds, can decide each.
     """
@@ -121,7 +121,9 @@ def _less(
     statement = statement.format(**fields, bytes=share(_bytes_ratio(rows, first, second), 1))
     difference = np.array(rows[first][value]) - np.array(rows[second][value])
     estimand = f"the mean {LOSSES[value]}, {first} - {second}"
-    yield Claim(claim, statement, estimand, difference, -1, goal=goal, family=family, unit="nats per token", margin=MARGIN)
+    about: dict[str, Any] = {"goal": goal, "family": family, "unit": "nats per token", "margin": MARGIN}
+    diverged = rows[first]["diverged"] | rows[second]["diverged"]
+    yield Claim(claim, statement, estimand, difference, -1, replaced=diverged, **about)
 
 
 def _of_ties(rows: Rows) -> Iterator[Claim]:

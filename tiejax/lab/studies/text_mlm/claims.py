@@ -122,13 +122,14 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
     distances least favourable to the claim. decay: -ln(d_end / d_start) of a pair under weight decay alone.
     """
     diverged, _ = diverged_members(metrics)
+    some = np.asarray(diverged.any(axis=0))
     loss = replace_diverged(final(metrics["validation_loss"]), diverged, "high")
     accuracy = replace_diverged(final(metrics["validation_accuracy"]), diverged, "low")
     distances = relative_distances(metrics)
     return [
         *_distance_claims(distances, diverged, float(np.exp(-decay))),
-        *_cost_of_tying(loss, accuracy, has_conflict="conflict" in distances["tied"]),
-        *(_equal_tables(*loss) if len(loss) > len(ARMS) else []),
+        *_cost_of_tying(loss, accuracy, some, has_conflict="conflict" in distances["tied"]),
+        *(_equal_tables(loss, some) if len(loss) > len(ARMS) else []),
     ]
 
 
@@ -149,24 +150,34 @@ def _distance_claims(distances: Distances, diverged: np.ndarray, alone: float) -
         if pairs not in of or reference not in of:
             continue
         where, differences = f"{TABLE_NAMES[table]} table", of[pairs] - of[reference]
-        differences = replace_undefined(np.where(diverged[RECORDED[table][1]], np.nan, differences), sign)
+        differences = np.where(diverged[RECORDED[table][1]], np.nan, differences)
         about: dict[str, Any] = {"margin": DISTANCE_MARGIN, "one_arm": True, "goal": goal, "family": family}
+        about |= {"differences": replace_undefined(differences, sign), "replaced": ~np.isfinite(differences)}
         estimand = f"the relative distance in the {where}, {words[pairs]} - {words[reference]}"
-        rows.append(Claim(f"{name}/{table}", f"{STATEMENTS[name]} ({where}).", estimand, differences, sign, **about))
+        rows.append(Claim(f"{name}/{table}", f"{STATEMENTS[name]} ({where}).", estimand, sign=sign, **about))
     return rows
 
 
-def _about_loss(id: str, statement: str, estimand: str, differences: np.ndarray, sign: int, goal: Goal = "difference") -> Claim:
-    return Claim(id, statement, estimand, differences, sign, goal=goal, unit="nats", margin=LOSS_MARGIN)
+def _about_loss(
+    id: str,
+    statement: str,
+    estimand: str,
+    differences: np.ndarray,
+    replaced: np.ndarray,
+    sign: int,
+    goal: Goal = "difference",
+) -> Claim:
+    about: dict[str, Any] = {"unit": "nats", "margin": LOSS_MARGIN, "replaced": replaced}
+    return Claim(id, statement, estimand, differences, sign, goal=goal, **about)
 
 
-def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, has_conflict: bool) -> list[Claim]:
-    """Return the claims about the cost of tying on the validation split; loss, accuracy: `[arm, seed]`.
+def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, diverged: np.ndarray, has_conflict: bool) -> list[Claim]:
+    """Return the claims about the cost of tying on the validation split; loss, accuracy: `[arm, seed]`; diverged: `[seed]`.
 
     The theory predicts a cost where DH fails, as it does for conflict twins. Where no planted set violates DH, the claim is
     that there is no cost, up to the margin.
     """
-    about = "the validation loss per masked token, tied - untied", loss[1] - loss[0]
+    about = "the validation loss per masked token, tied - untied", loss[1] - loss[0], diverged
     if has_conflict:
         statement = "Tying costs validation loss in a run with conflict twins."
         cost = _about_loss("tying/validation-loss", statement, *about, 1)
@@ -178,18 +189,20 @@ def _cost_of_tying(loss: np.ndarray, accuracy: np.ndarray, has_conflict: bool) -
     return [cost, Claim("tying/validation-accuracy", "Tying costs validation accuracy.", estimand, fall, -1, **more)]
 
 
-def _equal_tables(untied: np.ndarray, tied: np.ndarray, equal: np.ndarray) -> list[Claim]:
-    """Return the claims that tell the effect of the tie apart from that of its starting point; losses `[seed]` of each arm.
+def _equal_tables(loss: np.ndarray, diverged: np.ndarray) -> list[Claim]:
+    """Return the claims that tell the effect of the tie apart from that of its starting point; loss: `[arm, seed]`.
 
     Tied models start from equal tables, untied ones usually do not. The signs are those of an exploratory run of three seeds,
     in which both effects lowered the loss.
     """
+    untied, tied, equal = loss
     return [
         _about_loss(
             "equal-tables/start",
             "Untied models that start from equal tables end with a lower validation loss than from independent ones.",
             "the validation loss per masked token, untied from equal tables - untied from independent tables",
             equal - untied,
+            diverged,
             -1,
         ),
         _about_loss(
@@ -197,6 +210,7 @@ def _equal_tables(untied: np.ndarray, tied: np.ndarray, equal: np.ndarray) -> li
             "Tied models end with a lower validation loss than untied models that start from equal tables.",
             "the validation loss per masked token, tied - untied from equal tables",
             tied - equal,
+            diverged,
             -1,
         ),
         _about_loss(
@@ -204,6 +218,7 @@ def _equal_tables(untied: np.ndarray, tied: np.ndarray, equal: np.ndarray) -> li
             "Equal starting tables account for more than half of the difference between untied and tied models.",
             "the fall of the validation loss per masked token (equal starting tables - the tie)",
             (untied - equal) - (equal - tied),
+            diverged,
             1,
         ),
     ]

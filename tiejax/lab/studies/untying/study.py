@@ -18,7 +18,7 @@ from tiejax.lab.studies.exor.study import Concluded, Kind, Metrics, train_and_re
 from tiejax.lab.studies.exor.task import bayes_risk, split
 from tiejax.lab.studies.exor.trajectories import solves, trajectories
 from tiejax.lab.studies.untying.settings import Settings
-from tiejax.statistics.arms import diverged_members, replace_diverged
+from tiejax.statistics.arms import diverged_members
 from tiejax.statistics.claims import Claim
 from tiejax.statistics.untie_curve import Finals, analyse, claims
 from tiejax.training import Ensemble
@@ -53,7 +53,7 @@ def named_arrays(records: Records, settings: Settings) -> dict[str, np.ndarray]:
 def claims_on_first(settings: Settings, metrics: Metrics, scratch: Path | None, seeds: int) -> list[Claim]:
     """Return the claims on the first `seeds` seeds."""
     losses, (diverged, _) = final_losses(metrics), diverged_members(metrics)
-    return claims(settings.untie_arms, replace_diverged(losses[:, :seeds], diverged[:, :seeds], "high"), LOSS, MARGIN)
+    return claims(settings.untie_arms, losses[:, :seeds], diverged[:, :seeds], LOSS, MARGIN)
 
 
 def final_losses(metrics: Metrics) -> np.ndarray:
