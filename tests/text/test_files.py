@@ -81,3 +81,9 @@ def test_file_larger_than_memory(tmp_path):
     with (tmp_path / "huge.txt").open("wb") as file:
         file.truncate(2**43)
     refused([str(tmp_path)], "huge.txt: cannot be read: it has 8,796,093,022,208 bytes")
+
+
+@pytest.mark.parametrize("name", ["data.jsonl", "data.CSV", "data.jsonl.gz", "data.parquet"])
+def test_files_of_records_are_no_text(tmp_path, name):
+    (tmp_path / name).write_bytes(b'{"id": 0, "text": "some words"}')
+    refused([str(tmp_path / name)], f"corpus {tmp_path / name}: a file of records; extract their texts into a .txt file")

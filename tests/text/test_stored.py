@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import filelock
+import numpy as np
 import pytest
 from prepared_text import SETTINGS, by_loop, child, listed
 from processes import end, tree
@@ -16,6 +17,7 @@ from processes import end, tree
 from tiejax.text import corpus, sentences
 from tiejax.text.errors import CorpusError
 from tiejax.text.sequences import SPLITS
+from tiejax.text.tokenizer import SPECIAL
 
 # Preparation.
 
@@ -205,3 +207,16 @@ def test_damaged_trained_tokenizer(text, tmp_path):
     trained.write_text(trained.read_text().replace('"[MASK]"', '"[mask]"'))
     with pytest.raises(CorpusError, match=f"^data_dir .*: {trained.name} is damaged; remove it"):
         sentences.prepare([str(text)], folder=tmp_path / "data", **SETTINGS)
+
+
+def test_a_tokenizer_of_another_language_is_reported(tmp_path):
+    greek = "\u03ad\u03bd\u03b1 \u03b4\u03cd\u03bf. " * 40
+    (tmp_path / "text.txt").write_text(f"{greek}\n" * 20)
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in [*SPECIAL, "one", "two", "."]))
+    messages: list[str] = []
+    asked = {"tokenizer": str(tmp_path / "vocab.txt"), "vocab_size": 8, "folder": tmp_path / "data", "say": messages.append}
+    found = sentences.prepare([str(tmp_path / "text.txt")], 16, 3, **asked)
+    tokens = np.concatenate([found.split(name).ids for name in SPLITS])
+    share = np.mean(tokens == 1)
+    assert share > 0.3
+    assert messages[-1] == f"the tokenizer does not know {share:.1%} of the tokens of this text; use one of its language"

@@ -101,8 +101,10 @@ def test_folder_with_a_file_per_stream(split_corpus, tmp_path):
     words = r"^corpus .*: contains train\.txt\.gz and test\.text, but no validation file; name three files with "
     with pytest.raises(CorpusError, match=words):
         prepare([moved], tmp_path / "data")
-    (moved / "test.text").rename(moved / "the.test.txt")  # of another name than the other file: a corpus of texts
-    assert prepare([moved], tmp_path / "data").facts["ends"] == [8, 9, 10]
+    (moved / "test.text").rename(moved / "the.test.txt")  # of another name than the other file: perhaps a corpus of texts
+    with pytest.raises(CorpusError, match=r"contains the\.test\.txt and train\.txt\.gz, which would be joined"):
+        prepare([moved], tmp_path / "data")
+    assert prepare([*moved.iterdir()], tmp_path / "data").facts["ends"] == [8, 9, 10]
 
 
 def test_corpus_is_cut_between_words_without_loss(tmp_path):
@@ -233,6 +235,11 @@ def test_bytes_of_tokens_are_those_of_their_text(split_corpus, tmp_path):
     assert found.bytes_of(ids) == len(text.encode())
     assert found.bytes_of(ids[:7]) + found.bytes_of(ids[7:]) == len(text.encode())
     assert found.bytes_of(np.append(ids, found.begin)) == len(text.encode())
+    content = json.loads(found.tokenizer.to_str()) | {
+        "added_tokens": []
+    }  # the end of a text is a token of the vocabulary alone
+    plain = dataclasses.replace(found, tokenizer=tokenizers.Tokenizer.from_str(json.dumps(content)))
+    assert plain.bytes_of(np.append(ids, found.begin)) == len(text.encode())
     found.tokenizer.add_tokens([tokenizers.AddedToken("  é", special=False)])
     more = dataclasses.replace(found, tokenizer=found.tokenizer)
     assert more.bytes_of(np.array([more.vocabulary - 1, found.begin])) == len("  é".encode())

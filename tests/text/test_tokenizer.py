@@ -359,6 +359,9 @@ def test_folder_without_a_tokenizer(tmp_path):
         (tmp_path / "encoder.json").write_text(broken)
         refused("invalid BPE in encoder.json and vocab.bpe: ")
     (tmp_path / "encoder.json").write_text('{"a": 0, "b": 1, "ab": 2}')
+    refused("invalid BPE in encoder.json and vocab.bpe: 254 of 256 bytes have no token, so it is not byte-level")
+    tokens = ["a", "b", "ab", *sorted(set(pre_tokenizers.ByteLevel.alphabet()) - {"a", "b"})]
+    (tmp_path / "encoder.json").write_text(json.dumps({token: place for place, token in enumerate(tokens)}))
     assert tokenization.load(str(tmp_path)).encode("abb").ids == [2, 1]
 
 
@@ -481,3 +484,37 @@ def test_an_empty_list_of_tokens_is_refused(tmp_path):
     (tmp_path / "vocab.txt").touch()
     with pytest.raises(CorpusError, match=r"vocab\.txt: its vocabulary is empty"):
         tokenization.load(str(tmp_path / "vocab.txt"))
+
+
+def test_a_cased_word_piece_vocabulary_keeps_its_case(tmp_path):
+    cased = [*tokenization.SPECIAL, "I", "am", "in", "London", "l", "##o", "##n", "##d", "i"]
+    for tokens, expected in ((cased, ["I", "am", "in", "London"]), ([*map(str.lower, cased[9:]), "am", "in"], None)):
+        (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in dict.fromkeys([*tokenization.SPECIAL, *tokens])))
+        found = tokenization.load(str(tmp_path / "vocab.txt")).encode("I am in London", add_special_tokens=False).tokens
+        assert found == (expected or ["i", "am", "in", "l", "##o", "##n", "##d", "##o", "##n"])
+
+
+def test_the_end_of_a_text_is_a_special_token_if_there_is_one():
+    """As in vocabularies in which `</s>` is an HTML tag."""
+    tokenizer = tokenizers.Tokenizer(models.BPE({"<s>": 0, "</s>": 1, "<eos>": 2}, []))
+    tokenizer.add_tokens(["<s>", "</s>"])
+    assert tokenization.end_of_text(tokenizer) == 1
+    tokenizer.add_special_tokens(["<eos>"])
+    assert tokenization.end_of_text(tokenizer) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (models.WordPiece({"a": 0, "[UNK]": 1}, unk_token="[UNK]"), 1),
+        (models.BPE({"a": 0}, []), None),
+        (models.BPE({"a": 0, "<unk>": 1}, [], unk_token="<unk>"), 1),
+        (models.Unigram([("a", -1.0), ("<unk>", 0.0)], unk_id=1), 1),
+        (models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"), 1),
+    ],
+)
+def test_the_unknown_token(model, expected):
+    tokenizer = tokenizers.Tokenizer(model)
+    assert tokenization.unknown(tokenizer) == expected
+    if expected is not None:
+        assert tokenizer.encode("\u03a9", add_special_tokens=False).ids == [expected]

@@ -8,6 +8,8 @@ from tiejax.system.files import check_file, gunzip, read_bytes
 from tiejax.text.errors import CorpusError
 from tiejax.text.sources import TFDS, Document, Source, file_size
 
+# Files of records, whose names and marks would be read as text.
+TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 SUFFIXES = (".txt", ".text", ".md", ".tokens", ".raw")  # the last two: files of WikiText as published
 
 
@@ -28,6 +30,8 @@ def text_files(name: str) -> list[Path]:
             raise CorpusError(f"corpus {name}: not found; name a file, a folder or {TFDS}NAME")
         if not path.is_dir():
             check_file(path)
+            if path.name.lower().removesuffix(".gz").endswith(TABLES):
+                raise CorpusError(f"corpus {name}: a file of records; extract their texts into a .txt file")
             return [path]
         files = list(_found(path))
     except OSError as error:

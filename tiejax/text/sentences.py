@@ -77,6 +77,8 @@ def prepare(
             f"corpus {corpus[0]}: has separate files for training and test, but sentences of one text are split 70/10/20 here; "
             "name one of the files"
         )
+    if len(corpus) == 1:
+        splits.check_whole(corpus[0], "name the texts to be split 70/10/20")
     recipe = functools.partial(_recipe, _Limits(max_length, min_length, rows_are_sentences), kind)
     return stored.prepare(Sentences, {"corpus": list(corpus)}, recipe, **asked)
 

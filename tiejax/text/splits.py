@@ -49,10 +49,32 @@ def split_files(name: str) -> dict[str, list[Path]] | None:
     return by_split if all(by_split.values()) or len(set(names)) < len(names) else None
 
 
+def check_whole(name: str, instead: str) -> None:
+    """Raise CorpusError for a folder whose files or folders seem to be splits that `split_files` does not find.
+
+    Such as `train-00000.txt` or `test/`: the first or last word of a name is that of a split. instead: what to do.
+    """
+    try:
+        paths = sorted(path for path in Path(name).iterdir() if path.is_dir() or is_text(path.name))
+    except OSError:
+        return
+    found: dict[str, str] = {}
+    for path in paths:
+        stem = path.name.lower() if path.is_dir() else path.name.lower().removesuffix(".gz").rpartition(".")[0]
+        words = re.findall(r"[a-z]+", stem) or [""]
+        for split, marks in WORDS.items():
+            if {words[0], words[-1]} & {*marks}:
+                found.setdefault(split, path.name)
+    if "train" in found and len(found) > 1:
+        names = " and ".join(found.values())
+        raise CorpusError(f"corpus {name}: contains {names}, which would be joined and split again; {instead}")
+
+
 def _presplit_files(name: str) -> dict[str, str] | None:
     """Return the file of a folder for each stream, or None for a path that is not split; raises CorpusError if unclear."""
     by_split = split_files(name)
     if by_split is None:
+        check_whole(name, "name them with corpus, validation and test")
         return None
     if absent := [split for split, paths in by_split.items() if not paths]:
         present = " and ".join(paths[0].name for paths in by_split.values() if paths)
@@ -154,14 +176,32 @@ def open_texts(
 ) -> Texts:
     """Open the texts with these names by setting, `corpus` first; other arguments and errors as in `corpus.sources`."""
     with_sets = [field for field, one in names.items() if any(name.startswith(TFDS) for name in one)]
-    texts = {}
+    texts: dict[str, list[Source]] = {}
     for field, one in names.items():
         if one or field == "corpus":
             # If none of the texts is a data set, the first one raises the error about text_feature.
             feature = text_feature if field in with_sets or not with_sets else None
             with _errors_about(field):
                 texts[field] = corpora.sources(one, feature, tfds_dir, say)
+    _check_different(texts)
     return Texts(texts, progress)
+
+
+def _check_different(texts: Mapping[str, Sequence[Source]]) -> None:
+    """Raise CorpusError if a text has a file or a data set twice, as `a.txt` and `a.txt.gz`, or one of the training text."""
+    keys = {
+        field: [
+            str(Path(path).resolve()).removesuffix(".gz") if (path := getattr(one, "path", None)) else one.name for one in found
+        ]
+        for field, found in texts.items()
+    }
+    for field, found in texts.items():
+        seen = dict[str, str]() if field == "corpus" else dict(zip(keys["corpus"], [""] * len(keys["corpus"]), strict=True))
+        for key, source in zip(keys[field], found, strict=True):
+            if key in seen:
+                which = f"the same text as {seen[key]}" if seen[key] else "part of the corpus, for training, as well"
+                raise CorpusError(f"{field} {source.name}: is {which}; name every text once")
+            seen[key] = source.name
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ INCOMPLETE = "incomplete-"
 # Increment whenever the files of a set change. It is part of the folder's name but not of the fingerprint: a run whose set was
 # stored in another way can be resumed, after its text has been prepared again.
 STORAGE = 2
+MOST_UNKNOWN = 0.01  # share of unknown tokens from which on it is reported
 
 
 class Recipe(NamedTuple):
@@ -119,12 +120,24 @@ def prepare(
             say(f"preparing the text in {target}")
             with atomic_folder(target) as incomplete:
                 (incomplete / TOKENIZER).write_bytes(model)
-                splits, counts = how.tokenise(tokenization.load(str(incomplete / TOKENIZER)))
+                splits, counts = how.tokenise(stored := tokenization.load(str(incomplete / TOKENIZER)))
                 texts.check(hashes)
+                if (share := _unknown_share(splits, stored)) > MOST_UNKNOWN:
+                    say(f"the tokenizer does not know {share:.1%} of the tokens of this text; use one of its language")
                 write(incomplete, splits, progress)
                 _write_manifest(incomplete, fingerprint, {**settings, **counts})
         facts = {**names, "tokenizer": tokenizer or how.trained, **_verified_facts(target, fingerprint)}
         return form(target, fingerprint, tokenization.load(str(target / TOKENIZER)), facts)
+
+
+def _unknown_share(splits: Mapping[str, Sequences], model: tokenizers.Tokenizer) -> float:
+    """Return the share of unknown tokens in all splits, 0 for a tokenizer without one."""
+    unknown = tokenization.unknown(model)
+    return (
+        0.0
+        if unknown is None
+        else sum(int((part.ids == unknown).sum()) for part in splits.values()) / sum(len(part.ids) for part in splits.values())
+    )
 
 
 def digest(content: object) -> str:

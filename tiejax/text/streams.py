@@ -1,6 +1,7 @@
 """A corpus as three tokenised streams for causal language models, prepared once and stored on disk.
 
-A stream is the concatenation of its documents, separated by the end-of-text token; every character is preserved.
+A stream is the concatenation of its documents, separated by the end-of-text token; every character is preserved, unless a given
+tokenizer drops it.
 """
 
 import array
@@ -49,7 +50,7 @@ class Streams(Prepared):
         return self.sequences(name).ids
 
     def bytes_of(self, ids: Integer[np.ndarray, "..."]) -> int:
-        """Return the number of bytes, in UTF-8, of the text of tokens; special tokens have none.
+        """Return the number of bytes, in UTF-8, of the text of tokens; special tokens and ends of texts have none.
 
         Exact for a byte-level tokenizer, each of whose tokens is a number of bytes; for others the tokens of every row are
         decoded together.
@@ -57,7 +58,7 @@ class Streams(Prepared):
         if self.tokenizer.decoder is not None and "ByteLevel" in repr(self.tokenizer.decoder):
             # A character of a token of the vocabulary is a byte; an added token is its own text.
             added = self.tokenizer.get_added_tokens_decoder()
-            own = {one: 0 if token.special else len(token.content.encode()) for one, token in added.items()}
+            own = {one: 0 if token.special else len(token.content.encode()) for one, token in added.items()} | {self.begin: 0}
             lengths = [own.get(one, len(self.tokenizer.id_to_token(one) or "")) for one in range(self.vocabulary)]
             return int(np.array(lengths)[ids].sum())
         rows = np.atleast_2d(ids).reshape(-1, ids.shape[-1])

@@ -76,11 +76,11 @@ class Vocabulary:
 
 
 def load(name: str) -> tokenizers.Tokenizer:
-    """Load a tokenizer from a tokenizer.json, a vocab.txt (one token per line, lower-casing as in BERT), a folder, or the hub.
+    """Load a tokenizer from a tokenizer.json, a vocab.txt of BERT (one token per line), a folder, or the hub.
 
-    A folder must contain a tokenizer.json, or a byte-level BPE as vocab.json and merges.txt or as encoder.json and
-    vocab.bpe. The tokenizer neither pads nor truncates, and encodes special tokens spelled out in a text as ordinary text.
-    Raises CorpusError.
+    With a vocab.txt, text is lower-cased unless the vocabulary has capital letters. A folder must contain a tokenizer.json, or
+    a byte-level BPE as vocab.json and merges.txt or as encoder.json and vocab.bpe. The tokenizer neither pads nor truncates,
+    and encodes special tokens spelled out in a text as ordinary text. Raises CorpusError.
     """
     path = Path(name)
     try:
@@ -281,7 +281,10 @@ def _without_long_tails(text: str) -> str:
 
 
 def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
-    """Return a BPE model from its token ids and a file of merges, two tokens per line; raises ValueError naming a bad line."""
+    """Return a byte-level BPE model from its token ids and a file of merges, two tokens per line.
+
+    Raises ValueError naming a bad line, or if a byte has no token: text with it would be lost.
+    """
     pairs = list[tuple[str, str]]()
     for number, line in enumerate(read_bytes(merges).decode("utf-8").split("\n")):
         pair = line.removesuffix("\r").split(" ")
@@ -291,6 +294,8 @@ def bpe(ids: dict[str, int], merges: Path) -> models.BPE:
         if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
             raise ValueError(f"line {number + 1} of {merges.name}: expected a merge of two tokens into a third")
         pairs.append((pair[0], pair[1]))
+    if missing := len(set(pre_tokenizers.ByteLevel.alphabet()) - ids.keys()):
+        raise ValueError(f"{missing} of {LETTERS_OF_BYTES} bytes have no token, so it is not byte-level; save a tokenizer.json")
     return models.BPE(ids, pairs)
 
 
@@ -306,9 +311,11 @@ def byte_level(model: models.BPE) -> tokenizers.Tokenizer:
 
 
 def _bert(vocab: dict[str, int]) -> tokenizers.Tokenizer:
+    """Return a WordPiece tokenizer, which lower-cases unless a token that is not in brackets has a capital letter."""
+    cased = any(token != token.lower() and token[0] not in "[<" for token in vocab)
     unknown = "<unk>" if "<unk>" in vocab and "[UNK]" not in vocab else "[UNK]"
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=100))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.encode_special_tokens = True
@@ -351,10 +358,23 @@ def number_of_ids(tokenizer: tokenizers.Tokenizer) -> int:
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
+def unknown(tokenizer: tokenizers.Tokenizer) -> int | None:
+    """Return the id of the token for text that has no other; None if there is none."""
+    if isinstance(tokenizer.model, models.Unigram):
+        found: int | None = json.loads(tokenizer.to_str())["model"]["unk_id"]
+        return found
+    name = tokenizer.model.unk_token
+    return None if name is None else tokenizer.token_to_id(name)
+
+
 def end_of_text(tokenizer: tokenizers.Tokenizer) -> int:
-    """Return the id of the token that ends a text; raises CorpusError if there is none."""
-    ids = (tokenizer.token_to_id(token) for token in END_OF_TEXT)
-    end = next((index for index in ids if index is not None), None)
+    """Return the id of the token that ends a text; raises CorpusError if there is none.
+
+    Of several, one that is marked as special: others, such as `</s>` in a vocabulary with HTML tags, may be text.
+    """
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    names = sorted(END_OF_TEXT, key=lambda token: token not in special)  # in their order otherwise
+    end = next((index for index in map(tokenizer.token_to_id, names) if index is not None), None)
     if end is None:
         raise CorpusError(f"tokenizer: the vocabulary has no end-of-text token; expected one of {', '.join(END_OF_TEXT)}")
     return end

@@ -5,6 +5,7 @@ import os
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
+from tokenizers.pre_tokenizers import ByteLevel
 
 from tiejax.checkpoints.hub import tokens as hub_tokens
 from tiejax.checkpoints.hub.tokens import count_tokens, find_tokens, text_of
@@ -27,15 +28,28 @@ def test_texts_of_sentencepiece_tokens(tmp_path):
     assert [text_of(tokens, place) for place in range(2)] == ["␣the", "cat"]
 
 
+def with_every_byte(*tokens):
+    """Return the ids of a byte-level vocabulary: those of the tokens from 0 on, then of the bytes that are not among them."""
+    return {token: place for place, token in enumerate([*tokens, *sorted(set(ByteLevel.alphabet()) - set(tokens))])}
+
+
+def test_a_vocabulary_that_lacks_bytes_is_not_byte_level(tmp_path):
+    """It would drop their text in silence, since a byte-level vocabulary has no unknown token."""
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b</w>": 1, "ab</w>": 2}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b</w>\n")
+    with pytest.raises(ValueError, match=r"merges.txt: does not fit vocab.json: 255 of 256 bytes have no token"):
+        find_tokens(tmp_path)
+
+
 def test_merges_and_long_documents_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(hub_tokens, "CHARACTERS", 5)
     monkeypatch.setattr(hub_tokens, "TOGETHER", 3)
-    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "Ċ": 3}))
+    (tmp_path / "vocab.json").write_text(json.dumps(with_every_byte("a", "b", "ab", "Ċ")))
     (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
     tokens = find_tokens(tmp_path)
     seen = []
-    counts = count_tokens(tokens, ["ab\nb\nabab\naab\n" * 10, "", "b"], 6, seen.append)
-    assert counts.tolist() == [10, 11, 40, 40, 0, 0]
+    counts = count_tokens(tokens, ["ab\nb\nabab\naab\n" * 10, "", "b"], 300, seen.append)
+    assert counts.tolist() == [10, 11, 40, 40] + 296 * [0]
     assert seen[-1] == 101
 
 
@@ -66,7 +80,7 @@ def test_settings_of_a_word_piece_vocabulary(tmp_path, settings, expected):
 
 @pytest.mark.parametrize(("prefix", "expected"), [(True, ["\u0120a", "\u0120a"]), (False, ["a", "\u0120a"])])
 def test_prefix_space_of_a_byte_level_vocabulary(tmp_path, prefix, expected):
-    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "\u0120": 1, "\u0120a": 2}))
+    (tmp_path / "vocab.json").write_text(json.dumps(with_every_byte("a", "\u0120", "\u0120a")))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n\u0120 a\n")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"add_prefix_space": prefix}))
     assert find_tokens(tmp_path).tokenizer.encode("a a").tokens == expected

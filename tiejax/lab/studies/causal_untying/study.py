@@ -31,6 +31,7 @@ from tiejax.lab.studies.causal_untying.sizes import MOST_STEPS
 from tiejax.lab.studies.causal_untying.text import Text, loss_of_bigram, losses_by_length, planted_facts
 from tiejax.lab.studies.causal_untying.trigger import COSINE, SEEDS, STEP, running_cosines, train_triggered
 from tiejax.system.json_values import plain
+from tiejax.text.tokenizer import unknown
 
 MOST_EPOCHS = 4  # of a run whose steps follow from --hours
 
@@ -156,10 +157,10 @@ def rates_of(settings: Settings, tried: dict[Class, Tried]) -> dict[Class, Pair]
 
 
 def bytes_per_token(settings: Settings, text: Text) -> float | None:
-    """Return the bytes of a predicted token of the final validation, on average; None with planted symbols."""
-    if text.planting is not None:
+    """Return the bytes of a predicted token of the final validation, on average; None with planted or unknown tokens."""
+    predicted, none = text.judged(settings.final_blocks)[:, 1:], unknown(text.streams.tokenizer)
+    if text.planting is not None or (none is not None and (predicted == none).any()):
         return None
-    predicted = text.judged(settings.final_blocks)[:, 1:]
     return text.streams.bytes_of(predicted) / predicted.size
 
 

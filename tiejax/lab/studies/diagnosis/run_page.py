@@ -137,8 +137,8 @@ def page(run: RunOnPage) -> str:
         "contexts": f"{results['contexts']:,}; a swap changes one occurrence of a symbol at a time",
         "measures": "score: ln[(conditional + t) / (semantic + t)], t = .02 nats; above 0 if symbols mean the same but are not "
         "used alike. residual: root mean square of h . (e1 - e2) minus the true log ratio. condition: condition number of the "
-        "states in contexts of the pair, a dash if it is infinite in most members. Maps are fitted to the tokens they are scored "
-        "on",
+        "states in contexts of the pair, a dash if it is infinite in most members. Maps are fitted to the tokens they are "
+        "scored on",
         "source": "Bertolotti and Cazzola, ICML 2024 (PMLR 235:3584-3610), for the equivalences; A. Lopardo et al. 2026 "
         "(arXiv:2603.26663) for the maps and the published ratios",
     }
