@@ -26,8 +26,9 @@ def sources(
 ) -> list[Source]:
     """Return the sources of the documents of `corpus`; raises CorpusError if one does not exist.
 
-    corpus: names of files (of any suffix; .gz is decompressed), of folders (their files with a suffix of `files.SUFFIXES`,
-    optionally .gz, by path) or of data sets (`tfds:NAME[/CONFIG]`); empty for the documentation inside the standard library.
+    corpus: names of files (.gz is decompressed; records, as in .jsonl, are refused), of folders (their files with a suffix of
+    `files.SUFFIXES`, optionally .gz, by path) or of data sets (`tfds:NAME[/CONFIG]`); empty for the documentation inside the
+    standard library.
     text_feature: the text feature to read; required if a data set has several. tfds_dir: folder of the TFDS data sets
     (default: TFDS's own). say: called with a one-line message before a data set that TFDS has not prepared yet is downloaded
     and prepared.
