@@ -36,7 +36,7 @@ HOW_TO_READ = f"""
 A row is a registered claim, tested by the present rules with at least {FEWEST} seeds. [More
 questions]({DETAILS}) and all commands are on a second page. *Difference*: what is subtracted from what,
 with its unit. Prices of `exor-price` in main and no-dh are those of `exor-main` and `exor-no-dh`, in another family;
-`exor-replication` has other seeds; in `exor-rates`, tied and untied models each have their best learning rate.
+`exor-replication` has other seeds; in `exor-rates`, each arm has its best learning rate.
 *Adjusted interval*: adjusted for the claims of its run. *Verdicts* are those of a [stronger
 test](results/README.md#how-claims-are-tested), so that a claim may be decided although its adjusted interval contains
 0; a star: skewed beyond what [simulations](results/error_rates.md) cover. Undecided is not evidence of no difference.
