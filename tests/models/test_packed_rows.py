@@ -83,6 +83,24 @@ def test_positions_restart_in_every_segment():
 
 
 @pytest.mark.slow
+def test_rows_longer_than_the_positions(x64):
+    """Padding has no positions of its own, and a sentence that has too few of them is refused."""
+    sentences = [jnp.array([[5, 6, 7]]), jnp.array([[8, 9]])]
+    tokens, segments = jnp.array([[5, 6, 7, 8, 9, 0, 0, 0, 0]]), jnp.array([[1, 1, 1, 2, 2, 0, 0, 0, 0]])
+    model = build(max_positions=3)
+    params = weights(build(max_positions=LENGTH))
+    params["positions"]["embedding"] = params["positions"]["embedding"][:3]
+    encoded = model.apply({"params": params}, tokens, None, segments, method="encode")
+    alone = [model.apply({"params": params}, one, method="encode")[0] for one in sentences]
+    np.testing.assert_allclose(encoded[0, :5], np.concatenate(alone), rtol=0, atol=1e-12)
+    assert np.isfinite(encoded).all()
+    with pytest.raises(ValueError, match=r"^segments: a segment of 4 tokens, but the model has 3 positions"):
+        model.apply({"params": params}, tokens, None, jnp.array([[1, 1, 1, 1, 2, 0, 0, 0, 0]]), method="encode")
+    with pytest.raises(ValueError, match=r"^tokens: rows of 9 tokens, but the model has 3 positions"):
+        model.apply({"params": params}, tokens, method="encode")
+
+
+@pytest.mark.slow
 def test_only_learned_positions_see_the_order(x64):
     _, _, sentences = packed()
     sentence, turned = sentences[1][None], sentences[1][::-1][None]

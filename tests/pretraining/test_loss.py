@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tiejax.pretraining.loss import chunk_of, predict_slots
+from tiejax.pretraining.loss import Head, causal_loss, chunk_of, predict_slots
 
 
 def plain_loss(states, table, target, weight, bias=0):
@@ -20,6 +20,26 @@ def test_slots_without_weight_may_hold_any_target():
     weight = jnp.array([1.0, 1.0, 0.0])
     found = [predict_slots(states, table, jnp.array([1, 2, target]), weight)[0] for target in (-100, 0)]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("target", [-100, -1, 5])
+def test_a_target_outside_the_vocabulary_that_counts_is_nan(target):
+    rng = np.random.default_rng(0)
+    states, table = (
+        jnp.asarray(rng.standard_normal((3, 4))),
+        jnp.asarray(rng.standard_normal((200 if target == -100 else 5, 4))),
+    )
+    loss, predicted = predict_slots(states, table, jnp.array([1, target, 2], jnp.int32), jnp.ones(3))
+    assert np.isnan(loss)
+    np.testing.assert_array_equal(np.isnan(predicted.cross_entropy), [False, True, False])
+
+
+def test_rows_of_one_token_predict_nothing():
+    loss, gradient = jax.value_and_grad(
+        lambda table: causal_loss(jnp.ones((2, 1, 4)), Head(table), jnp.zeros((2, 1), jnp.int32), jnp.ones(2))
+    )(jnp.ones((5, 4)))
+    assert loss == 0
+    assert not gradient.any()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Witten-Bell bigrams against a count of every pair in Python."""
 
+import inspect
 import itertools
 import math
 
@@ -76,6 +77,22 @@ def test_tokens_outside_the_vocabulary_are_refused(blocks, wrong):
     for one, other in ((train, outside), (outside, held_out)):
         with pytest.raises(ValueError, match=f"but the vocabulary has {VOCABULARY}, from 0 on"):
             bigram_loss(one, other, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda blocks: blocks[0], r"expected blocks of at least two tokens, got an array of shape \(9,\)"),
+        (lambda blocks: blocks[:0], r"expected blocks of at least two tokens, got an array of shape \(0, 9\)"),
+        (lambda blocks: blocks.astype(float), "expected integers, got float64"),
+    ],
+)
+def test_blocks_that_are_none_are_named(blocks, change, words):
+    unchecked = inspect.unwrap(bigram_loss)  # without the check of signatures
+    for place, name in enumerate(("train", "held_out")):
+        wrong = [change(one) if place == number else one for number, one in enumerate(blocks)]
+        with pytest.raises(ValueError, match=f"^{name}: {words}$"):
+            unchecked(*wrong, VOCABULARY)
 
 
 @pytest.fixture(scope="module")

@@ -62,9 +62,9 @@ def test_token_of_a_space_belongs_to_the_next_word():
     letters = [("[UNK]", 0.0), ("\u2581", -1.0), ("a", -2.0), ("b", -2.0), ("\u2581b", -1.0)]
     tokenizer = tokenizers.Tokenizer(models.Unigram(letters, unk_id=0))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokens, ends = encode_texts(tokenizer, VOCABULARY, ["a b"], 64)
+    tokens, spans = encode_texts(tokenizer, VOCABULARY, ["a b"], 64)
     assert tokens.ids.tolist() == [CLS, 1, 2, 4, SEP]
-    np.testing.assert_array_equal(ends[0][-1], 3)
+    np.testing.assert_array_equal(spans[0][-1], [1, 3])
     encoded = encode(tokenizer, VOCABULARY, [Labelled(("a ", "b"), ("X", "Y"))], ("X", "Y"), "tagging", 64)
     # The label of a word is at one of its tokens, and nowhere else.
     assert sorted(encoded.label[encoded.label != NO_LABEL].tolist()) == [0, 1]
@@ -76,9 +76,24 @@ def test_the_last_token_of_a_word_that_ends_in_a_split_character():
     characters = byte_level(
         models.BPE({letter: index for index, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
     )
-    _, ends = encode_texts(characters, VOCABULARY, ["a \u65e5 b"], 64)
-    assert np.bincount(ends[0])[3] == 3  # three bytes
+    _, spans = encode_texts(characters, VOCABULARY, ["a \u65e5 b"], 64)
+    ends = spans[0][:, 1]
+    assert np.bincount(ends)[3] == 3  # three bytes
     sentence = Labelled(("a ", "\u65e5 ", "b"), ("X", "Y", "X"))
     encoded = encode(characters, VOCABULARY, [sentence], ("X", "Y"), "tagging", 64, causal=True)
     places = np.flatnonzero(encoded.label == 1)
-    assert places.tolist() == [1 + int(np.flatnonzero(ends[0] == 3)[-1])]
+    assert places.tolist() == [1 + int(np.flatnonzero(ends == 3)[-1])]
+
+
+@pytest.mark.parametrize(
+    ("words", "tags", "labels"),
+    [  # the normaliser removes a word, the end of a word, or both
+        (("it ", "\u200b ", "undoing ", "go"), "XYZZ", [0, NO_LABEL, NO_LABEL, 2, 2]),
+        (("\u200b ", "it\u200b ", "undoing"), "YXZ", [0, NO_LABEL, NO_LABEL, 2]),
+    ],
+)
+def test_a_word_without_a_token_labels_no_other_word_in_causal_models(word_piece, words, tags, labels):
+    sentence = Labelled(words, tuple(tags))
+    encoded = encode(word_piece, VOCABULARY, [sentence], ("X", "Y", "Z"), "tagging", 64, causal=True)
+    assert encoded.label.tolist() == [NO_LABEL, *labels, NO_LABEL]
+    assert encoded.cut_off == 1

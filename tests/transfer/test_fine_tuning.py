@@ -1,6 +1,7 @@
 """Fine-tuning: heads by hand, a member alone and against a plain loop, dropped layers, frozen encoders."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +58,7 @@ def test_heads_by_hand(x64):
     mean = head_logits(head, "classification", states, segments, "mean")[0, 2]
     pooled = np.tanh(states[0, 2:4].mean(0) @ pool["kernel"] + pool["bias"])
     np.testing.assert_allclose(mean, pooled @ classify["kernel"] + classify["bias"], rtol=1e-12)
+    np.testing.assert_array_equal(head_logits(head, "classification", states, segments)[0, 2], mean)  # the default
     tags = head_logits({"classifier": classify}, "tagging", states, segments)
     np.testing.assert_allclose(tags, states @ classify["kernel"] + classify["bias"], rtol=1e-12)
 
@@ -74,6 +76,13 @@ def test_layer_mix_by_hand(x64):
     np.testing.assert_allclose(mixed, expected[..., :2], rtol=1e-12)
     pooled = head_logits({"classifier": classify, "mix": weights}, "layer_mix", states, np.ones((1, 5), int), "mean")
     np.testing.assert_allclose(pooled[0, 0], expected.mean(1)[0, :2], rtol=1e-12)
+
+
+def test_layer_mix_needs_pooling():
+    """By default, every word would get the mean of its sentence."""
+    head, states = init_head(jax.random.key(0), "layer_mix", 4, 2, 2), np.ones((3, 1, 5, 4))
+    with pytest.raises(ValueError, match=r'^pooling: a layer mix needs "mean" .* or "first" for labels of words$'):
+        head_logits(head, "layer_mix", states, np.ones((1, 5), int))
 
 
 def test_mean_of_segments(x64):
@@ -100,6 +109,28 @@ def test_loss_is_the_mean_over_labels(x64, data):
 
 
 @pytest.mark.slow
+def test_devices_drop_other_values(data):
+    """Two devices with the same rows have losses of two masks, those of one device with keys of their own."""
+    objective = Objective(bert.build(SHAPE, VOCABULARY, LENGTH), "classification", LABELS, dropout=0.5)
+    rows, key = feed_of(data).step((0, 0), 0, range(1), 1), jax.random.key(3)
+    head = jax.tree.map(lambda leaf: 20 * leaf, init_head(jax.random.key(1), "classification", 8, LABELS, 2))
+    params = {"encoder": encoder(0, objective.model), "head": head}
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def losses(key, devices):
+        return jax.vmap(lambda _: objective.loss(params, rows, key)[0], axis_name="data")(jnp.zeros(devices))
+
+    shares = [2 * share for share in losses(key, 2)]
+    alone = [losses(jax.random.fold_in(key, device), 1)[0] for device in range(2)]
+    np.testing.assert_allclose(shares, alone, rtol=1e-5)
+    assert abs(shares[0] - shares[1]) > 1e-3
+    logits, label = objective.logits(params, rows, key), jnp.asarray(rows.label)  # outside of any device axis
+    asked = label != NO_LABEL
+    nats = -jnp.take_along_axis(jax.nn.log_softmax(logits), jnp.where(asked, label, 0)[..., None], -1)[..., 0]
+    np.testing.assert_allclose(losses(key, 1)[0], nats[asked].mean(), rtol=1e-5)  # one device uses the key as it is
+
+
+@pytest.mark.slow
 def test_confusion_against_a_loop(data):
     model = bert.build(SHAPE, VOCABULARY, LENGTH)
     objective = Objective(model, "classification", LABELS)
@@ -119,7 +150,7 @@ def test_confusion_against_a_loop(data):
 
 def run(data, seeds, runs, rates, kind="classification", model=None):
     model = model or bert.build(SHAPE, VOCABULARY, LENGTH)
-    objective = Objective(model, kind, LABELS, dropout=0.1)
+    objective = Objective(model, kind, LABELS, dropout=0.1, pooling="mean")
     start = encoders(seeds, model, rates.shape[1])
     ensemble = build_ensemble(objective, RECIPE, feed_of(data), start)
     members = start_members(objective, seeds, runs, start, rates, ensemble.optimizer)

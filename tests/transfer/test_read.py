@@ -131,6 +131,7 @@ def test_text_files_of_one_name_are_no_two_classes(write, tmp_path):
         ("a.conllu", table("a").strip() + "\n" + table("b"), "ending at line 3 does not number its words"),
         ("a.csv", 'text,label\n"a,1\n' + "b" * 140_000, "cannot be read as a table"),
         ("a.conllu", "1-99999999999\tx" + "\t_" * 8 + "\n" + table("go"), "ending at line 3 does not number its words"),
+        ("a.conllu", table("stay", "here").replace("\tX\t", "\t_\t", 1), "a word of 'stay here' has no UPOS"),
         ("a.jsonl", "[" * 100_000, "line 1 is not JSON"),
         ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', "line 1 contains a lone surrogate"),
         ("a.txt", "a\n", "unknown format; expected a file ending in .conllu"),
@@ -158,6 +159,10 @@ def test_unreadable_files_are_named(write, tmp_path):
     latin.write_bytes("text,label\nf\xfcr,1\n".encode("latin-1"))
     with pytest.raises(TaskError, match="byte 12 is not UTF-8"):
         read_labelled([str(latin)], "text", "label")
+
+
+def test_sentences_need_no_tags(write):
+    assert read_sentences(write("a.conllu", table("go").replace("\tX\t", "\t_\t"))) == ["go"]
 
 
 def test_several_tagged_files(write):

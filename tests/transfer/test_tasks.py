@@ -6,7 +6,7 @@ import pytest
 from corpora import NEEDS_TFDS, without_tfds
 
 from tiejax.transfer.read import Labelled, TaskError, read_labelled
-from tiejax.transfer.tasks import SPLITS, TaskFiles, hashed, load_task
+from tiejax.transfer.tasks import SPLITS, TaskFiles, hashed, load_task, repeated
 
 NUMBER = 400
 
@@ -61,6 +61,16 @@ def test_given_splits(sentences):
     assert task.splits["test"] == [Labelled(("kept",), ("1",))]
     assert len(task.splits["development"]) > 40
     assert sorted(task.splits["train"] + task.splits["development"]) == sorted(given)  # none is left out
+
+
+def test_sentences_of_several_splits_are_counted(sentences):
+    rows = [f"{number % 2},sentence {number}" for number in range(NUMBER)]
+    for name, those in (("train", rows[:100]), ("development", rows[90:120]), ("test", [*rows[80:92], *rows[110:130]])):
+        (sentences / f"{name}.csv").write_text("label,text\n" + "\n".join(those) + "\n")
+    files = TaskFiles(*([str(sentences / f"{split}.csv")] for split in SPLITS))
+    task = load_task("parity", files, NUMBER)
+    assert repeated(task.splits) == {"development": 10, "test": 12 + 10}
+    assert repeated(load_task("parity", TaskFiles([str(sentences / "a.csv")]), NUMBER).splits) == {"development": 0, "test": 0}
 
 
 def test_label_missing_from_training(sentences):

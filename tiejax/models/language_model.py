@@ -165,6 +165,13 @@ class LanguageModel(nn.Module):
                 raise ValueError(f"tokens: rows of {tokens.shape[1]} tokens, but the model has {self.max_positions} positions")
             # Without segments a row is one segment.
             places = jnp.arange(tokens.shape[1])[None] if segments is None else restarting_positions(segments)
+            if segments is not None and tokens.shape[1] > self.max_positions:
+                # Of padding, positions beyond the last would be NaN, which attention spreads, since 0 x NaN is NaN.
+                places = jnp.where(segments == 0, jnp.minimum(places, self.max_positions - 1), places)
+                if not isinstance(places, jax.core.Tracer) and (longest := int(jnp.max(places)) + 1) > self.max_positions:
+                    raise ValueError(
+                        f"segments: a segment of {longest} tokens, but the model has {self.max_positions} positions"
+                    )
             x = x + self.positions(places)
         if self.token_types is not None:
             # If all tokens have one type, avoid the look-up, whose gradient is slow on a CPU.
@@ -187,8 +194,9 @@ class LanguageModel(nn.Module):
     ) -> Float[Array, "*places width"]:
         """Return h, the encoded states, at every position or at one `position` of each sequence.
 
-        segments: the segment number of each token, if rows contain several sequences, which are encoded independently, with
-        positions that restart. token_types: the type of each token (default: the first type).
+        segments: the segment number of each token, from 1, and 0 for padding, if rows contain several sequences, which are
+        encoded independently, with positions that restart; in a compiled function, one that is longer than `max_positions`
+        makes its row NaN. token_types: the type of each token (default: the first type).
         owner, sends: the slot whose weights each layer uses, and whether it sends them gradient (see `Transformer`).
         every_layer: return the input of the first layer and the output of every layer, stacked.
         """

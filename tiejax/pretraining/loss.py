@@ -36,7 +36,7 @@ CHUNK_BYTES = 2**25
 def chunk_of(slots: int, vocabulary: int) -> int:
     """Return the number of slots per chunk, such that the float32 logits of a chunk fit `CHUNK_BYTES`."""
     chunks = -(-slots * vocabulary * 4 // CHUNK_BYTES)
-    return max(1, -(-slots // chunks))
+    return max(1, -(-slots // max(1, chunks)))
 
 
 def predict_slots(
@@ -52,10 +52,12 @@ def predict_slots(
     Logits exist for `chunk` slots at a time: their gradient, weight (softmax - onehot(target)), is computed with them and
     propagated to states, table and bias immediately, so that memory does not grow with slots x vocabulary and no product is
     computed twice. Products are in the dtype of the states. Only the sum is differentiable, and not with respect to `weight`.
+    A target that is no row of the table gives NaN, unless its weight is 0.
     """
     size = chunk_of(len(states), len(table)) if chunk is None else chunk
     outside = (target < 0) | (target >= len(table))
-    target = jnp.where((weight == 0) & outside, 0, target)  # slots that do not count may hold any number, such as -100
+    # Slots that do not count may hold any number, such as -100; in others, a negative one must not count from the end.
+    target = jnp.where(outside, jnp.where(weight == 0, 0, jnp.int32(len(table))), target)
     missing = -len(states) % size
 
     def padded(leaf: jax.Array) -> jax.Array:

@@ -97,8 +97,11 @@ def bigram_loss(
 
     Each block begins with a token that is given and not predicted.
     """
-    if held_out.shape[1] < 2 or not len(held_out):
-        raise ValueError(f"held_out: expected blocks of at least two tokens, got an array of shape {held_out.shape}")
+    for name, blocks in (("held_out", held_out), ("train", train)):
+        if blocks.ndim != 2 or blocks.shape[1] < 2 or not len(blocks):
+            raise ValueError(f"{name}: expected blocks of at least two tokens, got an array of shape {blocks.shape}")
+        if not np.issubdtype(blocks.dtype, np.integer):
+            raise ValueError(f"{name}: expected integers, got {blocks.dtype}")
     model, held_out = bigram(train[:, :-1], train[:, 1:], vocabulary), _tokens(held_out, vocabulary)
     return float(-np.log(model.probabilities(held_out[:, :-1], held_out[:, 1:])).mean())
 

@@ -19,6 +19,7 @@ from tiejax.models import LanguageModel
 from tiejax.training import seed_keys
 from tiejax.training.choices import Precision
 from tiejax.training.optimizer import make_optimizer, warm_up_and_decay, with_own_rates
+from tiejax.training.placement import DATA
 from tiejax.transfer.batches import TaskFeed, TaskRows
 from tiejax.transfer.encoding import NO_LABEL
 from tiejax.transfer.task_head import HeadKind, Pooling, head_logits, init_head
@@ -31,14 +32,14 @@ ENCODER, HEAD = "encoder", "head"
 class Objective:
     """Fine-tuning objective of a member with parameters `encoder` (a language model without prediction head) and `head`.
 
-    dropout: dropout rate on the input of the classifier. pooling: classify a sentence from its mean state or its first state.
+    dropout: dropout rate on the input of the classifier. pooling: see `head_logits`; needed for "layer_mix".
     """
 
     model: LanguageModel
     kind: HeadKind
     labels: int
     dropout: float = 0.0
-    pooling: Pooling = "mean"
+    pooling: Pooling | None = None
 
     @property
     def frozen(self) -> bool:
@@ -65,6 +66,9 @@ class Objective:
 
     def loss(self, params: PyTree, rows: TaskRows, key: Key[Array, ""] | None) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Return this device's share of the mean cross-entropy (nats) over the labels, and the step's metrics."""
+        if key is not None and jax.lax.axis_size(DATA) > 1:
+            # Devices hold different rows, which need different dropout masks.
+            key = jax.random.fold_in(key, jax.lax.axis_index(DATA))
         logits, label = self.logits(params, rows, key), jnp.asarray(rows.label)
         asked = label != NO_LABEL
         logs = jax.nn.log_softmax(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)))

@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple
 from tiejax.system.files import read_bytes
 from tiejax.system.visible import cut
 from tiejax.text.files import text_of
-from tiejax.text.sources import lines_of
+from tiejax.text.sources import TFDS, lines_of
 
 CONLLU, JSON_LINES = (".conllu",), (".jsonl", ".json", ".ndjson")
 SEPARATED = {".csv": ",", ".tsv": "\t"}
-NO_SPACE = "SpaceAfter=No"
+NO_SPACE, NO_TAG = "SpaceAfter=No", "_"
 CLOSES, OPENS = re.compile(r"[,.;:!?%)\]}]+|['\u2019]\w*|n['\u2019]t", re.IGNORECASE), re.compile(r"[(\[{$]+")
 
 
@@ -49,6 +49,11 @@ def is_tagged(file: str) -> bool:
     return suffix_of(file) in CONLLU
 
 
+def has_columns(file: str) -> bool:
+    """Return whether the texts and labels of a file are columns, keys or features with names."""
+    return file.startswith(TFDS) or suffix_of(file) in (*SEPARATED, *JSON_LINES)
+
+
 def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]:
     """Return the labelled sentences of CoNLL-U, CSV, TSV or JSON lines files, or of several text files, one per class.
 
@@ -66,7 +71,11 @@ def read_labelled(files: Sequence[str], text: str, label: str) -> list[Labelled]
             )
         if len({Path(file).name for file in files}) < len(files):
             raise TaskError(f"{', '.join(files)}: the names of text files, which are labels, must differ")
-    return [sentence for file in files for sentence in _sentences(file, text, label)]
+    found = {file: _sentences(file, text, label) for file in files}
+    for file, sentences in found.items() if readers == {_tagged} else ():
+        if bare := [sentence for sentence in sentences if NO_TAG in sentence.labels]:
+            raise TaskError(f"{file}: a word of {cut(bare[0].text.strip())!r} has no UPOS; expected a tag for every word")
+    return [sentence for sentences in found.values() for sentence in sentences]
 
 
 def _reader(file: str) -> Callable[[str, str, str], Iterator[Labelled]]:

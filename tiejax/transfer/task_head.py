@@ -36,7 +36,7 @@ def head_logits(
     kind: HeadKind,
     states: Float[Array, "*layers rows length width"],
     segments: Int[Array, "rows length"],
-    pooling: Pooling = "mean",
+    pooling: Pooling | None = None,
     drop: Any = None,
 ) -> Float[Array, "rows length labels"]:
     """Return the logits of every label at every token.
@@ -44,12 +44,16 @@ def head_logits(
     tagging: W h + b. classification: W tanh(W_p h' + b_p) + b, where h' is the state of [CLS], as in BERT (Devlin et al.,
     2019), or the mean state of the sentence; the loss uses the logits of only one token per sentence.
     layer_mix: W (g sum_l softmax(s)_l h_l) + b, with the states h_l of every layer (Tenney et al., ICLR 2019, equation 1), or
-    with the mean of this mix over the sentence. drop: function that applies dropout to the input of the classifier.
+    with the mean of this mix over the sentence. pooling: "first" leaves each token its own state, "mean" gives it the mean of
+    its sentence (default of "classification"; "layer_mix" has none, since it may ask for labels of sentences or of words).
+    drop: function that applies dropout to the input of the classifier.
     """
     if kind == "layer_mix":
+        if pooling is None:
+            raise ValueError('pooling: a layer mix needs "mean" for labels of sentences or "first" for labels of words')
         mix = head["mix"]
         states = mix["factor"] * jnp.tensordot(jax.nn.softmax(mix["weights"]), states, 1)
-    if kind != "tagging" and pooling == "mean":
+    if kind != "tagging" and pooling != "first":
         states = mean_of_segments(states, segments)
     if kind == "classification":
         states = jnp.tanh(states @ head["pooler"]["kernel"] + head["pooler"]["bias"])

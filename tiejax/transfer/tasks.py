@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -113,6 +113,16 @@ def hashed(sentences: Sequence[Labelled]) -> dict[str, list[Labelled]]:
         if not those:
             raise TaskError(f"{len(sentences)} sentences are too few: the {split} split would be empty; use more sentences")
     return splits
+
+
+def repeated(splits: Mapping[str, Sequence[Labelled]]) -> dict[str, int]:
+    """Return for development and test how many sentences have the text of one in a split before them."""
+    before, found = {sentence.text for sentence in splits["train"]}, dict[str, int]()
+    for split in SPLITS[1:]:
+        texts = [sentence.text for sentence in splits[split]]
+        found[split] = sum(text in before for text in texts)
+        before.update(texts)
+    return found
 
 
 def _default_splits() -> dict[str, list[Labelled]]:

@@ -74,6 +74,8 @@ def test_invalid_shapes_are_named(fields, words):
         ({"tasks": {"t": {"train": 5}}}, ("--tasks", "train must be a file")),
         ({"tasks": {"t": {"train": "a", "examples": "many"}}}, ("--tasks", "examples must be an integer >= 1, got many")),
         ({"tasks": {"t": {"train": "a", "examples": -10}}}, ("--tasks", "examples must be an integer >= 1, got -10")),
+        ({"tasks": {"t": {"train": "a.conllu.gz", "label": "xpos"}}}, ("--tasks", "t: label names a column", "by UPOS")),
+        ({"tasks": {"t": {"train": ["a.txt", "b.txt"], "text": "x"}}}, ("--tasks", "t: text names a column", "leave it out")),
         ({"fine_tuning_rates": [float("nan")]}, ("--fine_tuning_rates", "above 0")),
         ({"drop_task": "t"}, ("--drop_task", "library, or none")),
         ({"warm_up": 300}, ("--warm_up", "below --steps 300")),

@@ -278,3 +278,12 @@ def test_table_of_learning_rates(analysed):
     found = tables(plain(analysed[0]) | {"tuning": {"shared": tried}, "tuning_seeds": [7, 8]})
     _, rows = found["Learning rates, chosen on seeds 7, 8 only"]
     assert rows == [["shared", "0.1", "inf", "5.0000, inf"], ["shared", "0.2 (chosen)", "4.2500", "4.0000, 4.5000"]]
+
+
+def test_masked_models_have_no_perplexity_per_word(pictures):
+    """Their loss is that of the masked tokens, not of the words of a text."""
+    findings, _ = analyse(run(), SIZES, {})
+    assert all("test_perplexity_per_word" not in row for row in findings["methods"])
+    html = page_of(findings, pictures, later={"objective": "masked"})
+    assert "per word" not in html
+    assert "<td>agent</td><td>3</td><td>54.60</td><td>4.00</td><td>6.69</td><td>12.81</td><td>2</td><td>4</td>" in html

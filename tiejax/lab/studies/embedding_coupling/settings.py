@@ -15,6 +15,7 @@ from tiejax.lab.studies.embedding_coupling import sizes
 from tiejax.models.shapes import POSITIONS, STD, Shape
 from tiejax.system.processors import cores
 from tiejax.system.visible import cut
+from tiejax.transfer.read import has_columns
 
 # Small enough for two cores. A small E_in saves about as many parameters as all layers have, as in the paper.
 DEFAULT_SHAPES = {
@@ -90,7 +91,8 @@ class Settings(AdamSettings, PrecisionSettings, TextSettings, RunSettings):
         similarity: file of word pairs with human similarity judgements, in the format of the MEN data set
         start: fine-tune and probe a checkpoint folder of BERT, RemBERT, ALBERT or GPT-2, instead of pre-training shapes
         mesh: number of devices that train one member together (default: as many as the seeds leave idle; on CPUs 1, since
-            collectives between CPU devices can deadlock)
+            collectives between CPU devices can deadlock). Affects results only through rounding and through the values that
+            dropout drops
     """
 
     languages: dict[str, list[str]] | None = None
@@ -244,6 +246,12 @@ def _problem_of_task(fields: dict[str, Any]) -> str | None:
         return f"{wrong[0]} must be a file or a list of files, got {cut(fields[wrong[0]])}"
     if "train" not in fields and set(fields) - {"examples"}:
         return "train is missing: a file, several files of one class each, or tfds:NAME"
+    files = [fields["train"]] if isinstance(fields.get("train"), str) else fields.get("train", [])
+    if files and not has_columns(files[0]) and (named := [name for name in ("text", "label") if name in fields]):
+        return (
+            f"{named[0]} names a column of a table, JSON lines or tfds:NAME; leave it out: CoNLL-U is labelled by UPOS, text "
+            "files by their names"
+        )
     return None
 
 

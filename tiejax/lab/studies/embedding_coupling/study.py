@@ -88,6 +88,9 @@ def announce(settings: Settings, prepared: Prepared, console: Console) -> None:
             f"task {task.name}: {task.kind}, {len(task.labels)} labels, {number['train']:,} sentences for training, "
             f"{number['development']:,} for development, {number['test']:,} for test"
         )
+        for split, others in (("development", "training"), ("test", "training or development")):
+            if found := task.facts["repeated"][split]:
+                console.warn(f"task {task.name}: {found:,} of the {number[split]:,} {split} sentences are also in {others}")
     seeds = counted(len(settings.trained_seeds), "seed")
     models = f"{counted(len(settings.every_shape), 'shape')} x {seeds}, {counted(plan.steps, 'step')} of "
     models += f"{counted(plan.rows, 'row')} ({plan.tokens:,.0f} tokens, {plan.padding:.1%} padding)"

@@ -17,7 +17,7 @@ from tiejax.text.tokenizer import Vocabulary, encoded
 from tiejax.transfer.batches import TaskFeed, TaskRows, all_rows, rows_of_batch
 from tiejax.transfer.encoding import NO_LABEL, Encoded, encode, encode_texts
 from tiejax.transfer.read import TaskError, read_sentences
-from tiejax.transfer.tasks import SPLITS, Kind, Task, TaskFiles, load_task
+from tiejax.transfer.tasks import SPLITS, Kind, Task, TaskFiles, load_task, repeated
 
 ROWS_AT_ONCE = 16
 FEWEST_PAIRS = 4  # minimum of parallel sentences: two to fit the difference, two to retrieve
@@ -139,6 +139,7 @@ def task_data(settings: Settings, text: Text, task: Task, devices: int, causal: 
         "sentences": {split: len(sentences) for split, sentences in task.splits.items()},
         "asked": {split: int((encoded.label != NO_LABEL).sum()) for split, encoded in data.items()},
         "cut_off": {split: encoded.cut_off for split, encoded in data.items()},
+        "repeated": repeated(task.splits),
         # The accuracy on test of always predicting the most frequent label.
         "most_frequent_label": float(count.max() / count.sum()),
     }
@@ -175,7 +176,9 @@ def _one_a_row(settings: Settings, text: Text, sentences: list[str]) -> TaskRows
 def _word_pairs(settings: Settings, text: Text, rows: Sequence[tuple[str, str, float]]) -> WordPairs:
     """Return the pairs in which both words occur often enough in the training text."""
     words = sorted({word for first, second, _ in rows for word in (first, second)})
-    pieces = {word: encoding.ids for word, encoding in zip(words, encoded(text.tokenizer, words), strict=True)}
+    # In text, a byte-level token that begins a word has the space before it.
+    spelled = [f" {word}" for word in words] if "ByteLevel" in repr(text.tokenizer.pre_tokenizer) else words
+    pieces = {word: encoding.ids for word, encoding in zip(words, encoded(text.tokenizer, spelled), strict=True)}
     # The training text of a checkpoint is unknown: use all words that its tokenizer can encode.
     unknown_text = not len(text.train.ids)
     within = within_words(text.vocabulary)

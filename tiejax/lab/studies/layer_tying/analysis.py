@@ -39,7 +39,8 @@ def analyse(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Analyse a run: return its part of results.json, and the arrays of the seeds with finite models only.
 
-    sizes: for all numbers of distinct layers in `distinct` and `best_owner`. tested: whether claims are tested, or all
+    sizes: for all numbers of distinct layers in `distinct` and `best_owner`. tokens_per_word: of each held-out split; {} for
+    masked models, whose loss is not that of a text, which has no perplexity per word. tested: whether claims are tested, or all
     exploratory.
 
     Claims are about all seeds, with the losses of diverged models replaced by the worst ones; everything else is about the
@@ -141,7 +142,7 @@ def summarise(runs: Metrics, sizes: Sizes, tokens_per_word: Mapping[str, float],
                 "test_loss": test.tolist(),
                 "validation_loss": validation.tolist(),
                 "test_perplexity": perplexity(test),
-                "test_perplexity_per_word": perplexity(test, tokens_per_word["test"]),
+                **({"test_perplexity_per_word": perplexity(test, tokens_per_word["test"])} if tokens_per_word else {}),
                 "validation_perplexity": perplexity(validation),
                 "equal_time_step": equal["step"][method].tolist(),
                 "equal_time_loss": at_time.tolist(),

@@ -192,10 +192,16 @@ def tables(results: Mapping[str, Any]) -> dict[str, Table]:
 
 def perplexities(rows: Rows, bigram: Mapping[str, float] | None = None) -> Table:
     """Return the perplexities of every method, and those of a bigram model, if any."""
-    found = [[row["method"], *(_over_seeds(row[name]) for name in PERPLEXITIES)] for row in rows]
+    names = _perplexities_of(rows)
+    found = [[row["method"], *(_over_seeds(row[name]) for name in names)] for row in rows]
     if bigram is not None:
-        found.append(["bigram", *(perplexity(bigram.get(name)) for name in PERPLEXITIES)])
-    return ["method", *PERPLEXITIES.values()], found
+        found.append(["bigram", *(perplexity(bigram.get(name)) for name in names)])
+    return ["method", *names.values()], found
+
+
+def _perplexities_of(rows: Rows) -> dict[str, str]:
+    """Return the perplexities of a run with their titles: those of masked models are not per word."""
+    return {name: title for name, title in PERPLEXITIES.items() if name in rows[0]}
 
 
 def _of_bigram(results: Mapping[str, Any]) -> dict[str, float] | None:
@@ -272,11 +278,12 @@ def agents(by_name: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def by_seed(rows: Rows, seeds: Sequence[int]) -> Table:
     """Return perplexities, steps and layers of every model."""
-    return ["method", "seed", *PERPLEXITIES.values(), "its step", "best step", "distinct", "in training"], [
+    names = _perplexities_of(rows)
+    return ["method", "seed", *names.values(), "its step", "best step", "distinct", "in training"], [
         [
             row["method"],
             str(seed),
-            *(perplexity(row[name]["seeds"][index]) for name in PERPLEXITIES),
+            *(perplexity(row[name]["seeds"][index]) for name in names),
             f"{row['equal_time_step'][index]:,}",
             f"{row['best_step'][index]:,}",
             str(row["distinct"][index]),

@@ -112,7 +112,8 @@ def train_all(launched: Launched, jobs: Jobs, text: Text, console: Console) -> t
             directory.write_metrics(metrics)
             passed = gate_of(trained, bigram, metrics)
             tested = not passed or not passed["gate"]["failed"]
-            findings, runs = analyse(metrics, sizes, text.tokens_per_word, settings.variants_by_name, looks, tested)
+            per_word = text.tokens_per_word if settings.objective == "causal" else {}
+            findings, runs = analyse(metrics, sizes, per_word, settings.variants_by_name, looks, tested)
         if next_seeds(launched, console, looks, lambda: findings["claims"]) is None:  # noqa: B023
             return tried, {"sizes": sizes, **passed, **findings, **facts_of(looks, parts)}, runs
 
