@@ -99,6 +99,7 @@ def test_a_diverged_member_has_the_highest_loss_of_its_arm_and_solved_nothing():
     assert np.delete(point["loss"], 3).tolist() == np.delete(loss[4], 3).tolist()
     assert (point["solved"], body["ends"]["tied"]["solved"]) == (11, 12)
     assert {row["n"] for row in body["claims"]} == {12}
+    assert {row["equivalence"]["p"] for row in body["claims"]} == {1.0}  # it is in the mean over the untie steps of every claim
 
 
 def test_claims_do_not_select_a_step():
@@ -106,7 +107,8 @@ def test_claims_do_not_select_a_step():
     rng, arms = np.random.default_rng(3), Arms.of(list(range(1, 21)), 21, ["copy"])
     low = []
     for _ in range(40):
-        rows = assess(untie_curve.claims(arms, rng.exponential(size=(len(arms.step), 12)), "loss", 0.05))
+        loss = rng.exponential(size=(len(arms.step), 12))
+        rows = assess(untie_curve.claims(arms, loss, np.zeros(loss.shape, bool), "loss", 0.05))
         low += [row["p"] < 0.05 for row in rows if row["id"].startswith("untying-helps/tied")]
     assert len(low) == 40
     # The mean of 20 exponential values minus one of them has mean 0, and is slightly skewed.
