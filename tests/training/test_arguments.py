@@ -121,6 +121,13 @@ def test_one_column_for_all_ties():
     sliced.check(sliced.start([0, 1]))
 
 
+def test_arm_ties_are_copied():
+    given = np.array([[False], [True]])
+    one = ensemble(arm_ties=given)
+    given[:] = True
+    assert one.arm_ties.tolist() == [[False], [True]]
+
+
 @pytest.mark.parametrize("max_norm", [0, -1.0, float("nan")])
 def test_a_norm_that_clips_everything_is_refused(max_norm):
     with pytest.raises(ValueError, match="max_norm: expected a number > 0, or None to clip nothing"):

@@ -77,7 +77,7 @@ def _checked(arm_ties: Any) -> np.ndarray:
     """Return `arm_ties` as an array; raises ValueError if it is not boolean, `[arm, tie]`."""
     expected = "arm_ties: expected booleans [arm, tie], such as [[False], [True]] for two arms and one tie, got"
     try:
-        array = np.asarray(arm_ties)
+        array = np.array(arm_ties)  # a copy: the caller may change it
     except ValueError:  # rows of different lengths
         raise ValueError(f"{expected} {repr(arm_ties)[:80]}") from None
     if array.ndim != 2 or not len(array) or array.dtype != bool:
