@@ -124,3 +124,13 @@ def test_the_norm_of_16_bits_neither_overflows_nor_vanishes(entry, limit):
     clipped = clip_by_global_norm(gradients, Tie("a", "b"), True, limit)["a"]
     assert clipped.dtype == jnp.float16
     np.testing.assert_allclose(clipped, limit / 2, rtol=1e-2)
+
+
+def test_gradients_without_a_norm_are_not_passed_on():
+    """As optax clips, so that `optax.zero_nans` after it drops the step, and not only the entry that is no number."""
+    grads = {"a": jnp.array([jnp.nan]), "b": jnp.array([1e6])}
+    expected, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
+    for clipped in (expected, clip_by_global_norm(grads, (), True, 1.0)):
+        assert np.isnan(clipped["b"]).all()
+    infinite = clip_by_global_norm({"a": jnp.array([jnp.inf]), "b": jnp.array([1.0])}, (), True, 1.0)
+    assert infinite["b"].tolist() == [0]

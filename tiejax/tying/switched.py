@@ -96,7 +96,7 @@ def global_norm(grads: PyTree, ties: TiesLike, on: Switches, squares: Squares = 
 def clip_scale(grads: PyTree, ties: TiesLike, on: Switches, max_norm: float, squares: Squares = leaf_squares) -> jax.Array:
     """Return min(1, max_norm / norm), a scalar, for the `global_norm` of symmetrised gradients."""
     norm = global_norm(grads, ties, on, squares)
-    return jnp.where(norm > max_norm, max_norm / norm, 1.0)
+    return jnp.where(norm <= max_norm, 1.0, max_norm / norm)  # NaN if the norm is NaN
 
 
 def clip_by_global_norm(grads: PyTree, ties: TiesLike, on: Switches, max_norm: float) -> PyTree:
