@@ -121,6 +121,15 @@ def test_one_column_for_all_ties():
     sliced.check(sliced.start([0, 1]))
 
 
+def test_arms_do_not_part_a_chain():
+    chain, fan = [Tie("a", "b"), Tie("b", "c")], [Tie("a", "b"), Tie("a", "c")]
+    with pytest.raises(TieError, match=r"^arm_ties: tie b -> c is a link of a chain, and is on without tie a -> b"):
+        ensemble(ties=chain, arm_ties=[[True, True], [False, True]]).start([0])
+    arm_ties = [[False, False], [True, False], [True, True]]
+    found, expected = (train(ensemble(ties=ties, arm_ties=arm_ties), [4]).members.state.params for ties in (chain, fan))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
 def test_arm_ties_are_copied():
     given = np.array([[False], [True]])
     one = ensemble(arm_ties=given)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiejax import tying
 from tiejax.training import cluster
 from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints, Facts, pack, unpack
 from tiejax.training.chunk import Runner, compile_ensemble
@@ -19,6 +21,7 @@ from tiejax.training.keys import check_seeds
 from tiejax.training.members import EnsembleState
 from tiejax.training.records import RecordFiles, Records, RecordsInMemory
 from tiejax.training.step import TrainState
+from tiejax.tying.tie import path_name
 
 
 class Chunk(NamedTuple):
@@ -102,7 +105,7 @@ def train(
             `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has other numbers of seeds or
             arms.
         CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions, steps, recorders,
-            ties of arms, phases or `max_norm`.
+            ties, ties of arms, phases, `max_norm`, or names of parameters or of the optimizer's state.
         tying.TieError: if leaves of `start` whose tie is on at step 0 differ by more than rounding.
     """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk, start)
@@ -155,6 +158,9 @@ class Training:
                 for phase, ties in zip(ensemble.every_phase, ensemble.arm_ties, strict=True)
             ],
             "max_norm": ensemble.max_norm,
+            # Arrays are stored by number: those of other parameters or of another optimizer may have the same shapes.
+            "leaves": [path_name(path) for path, _ in jax.tree.leaves_with_path(self._members.state)],
+            "ties": _described(ensemble.resolved),
         }
         if not resume and checkpoints is not None and checkpoints.latest is not None:
             raise ValueError(
@@ -268,6 +274,14 @@ class Training:
         self._collect()
         idle = 1 - self._worked_s / max(self._whole_s, 1e-9) if self._whole_s else 0.0
         return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)
+
+
+def _described(ties: tying.Ties) -> Any:
+    """Return ties as a JSON value; those with pairs of functions by their leaves alone."""
+    try:
+        return json.loads(tying.ties_to_json(ties))
+    except tying.TieError:
+        return [[tie.source, tie.target] for tie in ties]
 
 
 def _plain(value: Any) -> Any:
