@@ -156,6 +156,25 @@ def test_at_least_one_seed_at_once():
             kind(0)
 
 
+def test_members_to_start_from_that_are_not_of_the_ensemble_are_refused():
+    """The state of another optimizer, one that was not made for each member, and parameters of another dtype."""
+    adam = ensemble(optimizer=optax.adam(0.1))
+    own, momentum = adam.start([4]).state, ensemble(optimizer=optax.sgd(0.1, momentum=0.9)).start([4]).state
+    half = own._replace(params=jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), own.params))
+    for start, message in (
+        (
+            own._replace(opt_state=optax.adam(0.1).init(own.params)),
+            r"opt_state/0/count: expected int32 \(1, 2\), .* int32 \(\); the",
+        ),
+        (momentum, r"opt_state/0/count: expected int32 \(1, 2\), as Ensemble.start returns, got nothing; the state of"),
+        (half, r"params/a: expected float32 \(1, 2, 2\), as Ensemble.start returns, got bfloat16 \(1, 2, 2\)$"),
+    ):
+        with pytest.raises(ValueError, match=f"^start: {message}"):
+            train(adam, [4], start=start)
+    found, expected = train(adam, [4], start=own), train(adam, [4])
+    jax.tree.map(np.testing.assert_array_equal, found.members.state.params, expected.members.state.params)
+
+
 def test_members_to_start_from_whose_tied_leaves_differ_are_refused():
     untied = ensemble(arm_ties=[[False], [False]]).start([4]).state
     with pytest.raises(TieError, match="tie a -> b: the leaves of arm 1 differ although they are tied"):

@@ -102,8 +102,8 @@ def train(
 
     Raises:
         ValueError: if seeds or conditions are invalid or a seed is repeated, `records_on_disk` is given without
-            `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has other numbers of seeds or
-            arms.
+            `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has leaves of other names, shapes
+            or dtypes than `Ensemble.start` returns.
         CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions, steps, recorders,
             ties, ties of arms, phases, `max_norm`, or names of parameters or of the optimizer's state.
         tying.TieError: if leaves of `start` whose tie is on at step 0 differ by more than rounding.
@@ -290,11 +290,25 @@ def _plain(value: Any) -> Any:
 
 
 def _starting(ensemble: Ensemble, seeds: Sequence[int], start: TrainState) -> EnsembleState:
-    """Return given members before the first step; raises ValueError unless they are `[seed, arm]`."""
+    """Return given members before the first step; raises ValueError unless they are like those of `Ensemble.start`."""
     expected = len(seeds), len(ensemble.arm_ties)
     if wrong := {leaf.shape[:2] for leaf in jax.tree.leaves(start.params)} - {expected}:
         raise ValueError(f"start: expected members [seed, arm] of shape {expected}, got {wrong.pop()}")
+    own = jax.eval_shape(lambda: ensemble.start(seeds).state)
+    found, wanted = (_kinds({"params": state.params, "opt_state": state.opt_state}) for state in (start, own))
+    for path in {**wanted, **found}:
+        if found.get(path) != wanted.get(path):
+            advice = "" if path.startswith("params") else "; the state of all members is vmap(vmap(optimizer.init))(params)"
+            raise ValueError(
+                f"start: {path}: expected {wanted.get(path, 'nothing')}, as Ensemble.start returns, got "
+                f"{found.get(path, 'nothing')}{advice}"
+            )
     return EnsembleState(start, jnp.int32(0))
+
+
+def _kinds(tree: Any) -> dict[str, str]:
+    """Return the dtype and shape of each leaf by path."""
+    return {path_name(path): f"{jnp.result_type(leaf)} {jnp.shape(leaf)}" for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def _record_files(found: Records, checkpoints: Checkpoints | None) -> RecordFiles | None:
