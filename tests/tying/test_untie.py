@@ -250,7 +250,7 @@ def test_state_of_a_leaf_is_found_in_any_optax_state(x64, name):
 
 
 def test_ties_end_and_begin_between_the_updates_of_several_steps():
-    """Each use has gradients of 1, so that each leaf moves by 1 once its tie has ended; a mean of both kinds moved it by half."""
+    """Each use has gradients of 1: each leaf moves by 1 once its tie has ended; a mean of both kinds moved it by 1.5."""
     tie, optimizer, ones = Tie("a", "b"), optax.MultiSteps(optax.sgd(1.0), 2), {"a": jnp.ones(1), "b": jnp.ones(1)}
     stored = tying.store(jax.tree.map(jnp.zeros_like, ones), tie)
     state = optimizer.init(stored)

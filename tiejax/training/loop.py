@@ -102,8 +102,8 @@ def train(
 
     Raises:
         ValueError: if seeds or conditions are invalid or a seed is repeated, `records_on_disk` is given without
-            `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has leaves of other names, shapes
-            or dtypes than `Ensemble.start` returns.
+            `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has leaves of other names,
+            shapes or dtypes than `Ensemble.start` returns.
         CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions, steps, recorders,
             ties, ties of arms, phases, `max_norm`, or names of parameters or of the optimizer's state.
         tying.TieError: if leaves of `start` whose tie is on at step 0 differ by more than rounding.
