@@ -358,6 +358,30 @@ def test_untie_without_an_optimizer():
     trained(one, 1e-2)
 
 
+def test_an_optimizer_that_trains_no_tied_variable_does_not_change():
+    """As that of adapters beside frozen tables."""
+
+    def adapted(one):
+        one.adapter = nnx.LoRA(WIDTH, 2, WIDTH, rngs=nnx.Rngs(1))
+        optimizer = nnx.Optimizer(one, optax.adam(1e-2), wrt=nnx.LoRAParam)
+        optimizer.update(one, jax.tree.map(jnp.ones_like, nnx.state(one, nnx.LoRAParam)))
+        return one, optimizer
+
+    one, optimizer = adapted(model())
+    table, kernel, before = one.emb.embedding[...], one.head.kernel[...], arrays(nnx.state(optimizer))
+    with pytest.raises(TieError, match="no leaf emb/embeding"):
+        tiejax.nnx.retie(one, optimizer, tiejax.Tie("emb/embeding", "head/kernel"))
+    tiejax.nnx.retie(one, optimizer, TIE, keep="mean")
+    mean = (table + kernel.T) / 2
+    np.testing.assert_allclose(one.emb.embedding[...], mean, rtol=RTOL)
+    assert "head/kernel" not in arrays(nnx.state(one, nnx.Param))
+    tiejax.nnx.untie(one, optimizer)
+    np.testing.assert_allclose(one.head.kernel[...], mean.T, rtol=RTOL)
+    assert_close(arrays(nnx.state(optimizer)), before)
+    optimizer.update(one, jax.tree.map(jnp.ones_like, nnx.state(one, nnx.LoRAParam)))
+    np.testing.assert_allclose(one.emb.embedding[...], mean, rtol=RTOL)
+
+
 def test_checkpoints_hold_every_array_once(tmp_path):
     one = tied()
     trained(one, 1e-2)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 from jax.extend import core
 
@@ -185,7 +186,7 @@ def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New =
 
     Args:
         model: The module that `tie` or `retie` returned.
-        optimizer: The `nnx.Optimizer` of the module, or None.
+        optimizer: The `nnx.Optimizer` of the module, or None. It does not change if it trains no source, as one of adapters.
         policy: How the optimizer state continues, as for `tiejax.untie`; not `split`.
         new: Which variable of a tie counts as new.
 
@@ -200,6 +201,8 @@ def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New =
     if not bound.ties:
         raise TieError("the module is not tied")
     _check_axes(bound, bound.variables(model))
+    if optimizer is not None and not _trains(model, optimizer, bound.ties):
+        optimizer = None  # has no state of the tied variables
     if optimizer is not None:
         stored, opt_state = _pure(model, optimizer), _arrays(optimizer.opt_state)
         opt_state = untie_tree(optimizer.tx, stored, opt_state, bound.ties, policy, new)[1]
@@ -221,8 +224,8 @@ def retie(model: Any, optimizer: Any, ties: TiesLike, keep: Keep = "mean") -> An
 
     Args:
         model: An `nnx.Module` that is not tied.
-        optimizer: The `nnx.Optimizer` of the module.
-        ties: A tie or several between variables that the optimizer trains.
+        optimizer: The `nnx.Optimizer` of the module. It does not change if it trains no leaf of the ties, as one of adapters.
+        ties: A tie or several between variables that the optimizer trains, or between parameters (`nnx.Param`).
         keep: The value and the state of the shared variable: the `mean` of both, or those of the `source` or the `target`.
 
     Returns:
@@ -232,14 +235,21 @@ def retie(model: Any, optimizer: Any, ties: TiesLike, keep: Keep = "mean") -> An
         TieError: See `tie` and `tiejax.retie`.
         ValueError: An unknown value of `keep`.
     """
-    params = _pure(model, optimizer)
-    resolved = _bound(model, ties, optimizer.wrt).ties
-    stored, opt_state = retie_tree(optimizer.tx, params, _arrays(optimizer.opt_state), resolved, keep)
-    tie(model, ties, optimizer.wrt)
+    params, wrt, tx, opt_state = _pure(model, optimizer), optimizer.wrt, optimizer.tx, _arrays(optimizer.opt_state)
+    try:
+        resolved = _bound(model, ties, wrt).ties
+    except TieError:
+        resolved = _bound(model, ties, nnx.Param).ties
+        if _trains(model, optimizer, resolved):
+            raise
+        params, wrt, tx, opt_state = _arrays(nnx.state(model, nnx.Param)), nnx.Param, optax.identity(), optax.EmptyState()
+    stored, opt_state = retie_tree(tx, params, opt_state, resolved, keep)
+    tie(model, ties, wrt)
     leaves, variables = leaves_by_path(stored)[0], bindings(model).variables(model)
     for source in {one.source for one in resolved}:
         variables[source].set_raw_value(leaves[source])
-    _set_state(model, optimizer, opt_state)
+    if tx is optimizer.tx:
+        _set_state(model, optimizer, opt_state)
     return model
 
 
@@ -553,6 +563,12 @@ def _pure(model: Any, optimizer: Any) -> Any:
     if not isinstance(optimizer, nnx.Optimizer):
         raise TieError(f"optimizer: expected an nnx.Optimizer, got {type(optimizer).__name__}")
     return _arrays(nnx.state(model, optimizer.wrt))
+
+
+def _trains(model: Any, optimizer: Any, ties: Ties) -> bool:
+    """Return whether an optimizer trains a leaf of the ties."""
+    leaves = leaves_by_path(_pure(model, optimizer))[0]
+    return any(leaves.get(path) is not None for one in ties for path in (one.source, one.target))
 
 
 def _arrays(tree: Any) -> Any:

@@ -121,6 +121,22 @@ def test_one_column_for_all_ties():
     sliced.check(sliced.start([0, 1]))
 
 
+def test_arms_do_not_part_a_chain():
+    chain, fan = [Tie("a", "b"), Tie("b", "c")], [Tie("a", "b"), Tie("a", "c")]
+    with pytest.raises(TieError, match=r"^arm_ties: tie b -> c is a link of a chain, and is on without tie a -> b"):
+        ensemble(ties=chain, arm_ties=[[True, True], [False, True]]).start([0])
+    arm_ties = [[False, False], [True, False], [True, True]]
+    found, expected = (train(ensemble(ties=ties, arm_ties=arm_ties), [4]).members.state.params for ties in (chain, fan))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_arm_ties_are_copied():
+    given = np.array([[False], [True]])
+    one = ensemble(arm_ties=given)
+    given[:] = True
+    assert one.arm_ties.tolist() == [[False], [True]]
+
+
 @pytest.mark.parametrize("max_norm", [0, -1.0, float("nan")])
 def test_a_norm_that_clips_everything_is_refused(max_norm):
     with pytest.raises(ValueError, match="max_norm: expected a number > 0, or None to clip nothing"):
@@ -138,6 +154,25 @@ def test_at_least_one_seed_at_once():
     for kind in (Vmapped, Scanned):
         with pytest.raises(ValueError, match="at_once: expected at least 1 seed, or None for all, got 0"):
             kind(0)
+
+
+def test_members_to_start_from_that_are_not_of_the_ensemble_are_refused():
+    """The state of another optimizer, one that was not made for each member, and parameters of another dtype."""
+    adam = ensemble(optimizer=optax.adam(0.1))
+    own, momentum = adam.start([4]).state, ensemble(optimizer=optax.sgd(0.1, momentum=0.9)).start([4]).state
+    half = own._replace(params=jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), own.params))
+    for start, message in (
+        (
+            own._replace(opt_state=optax.adam(0.1).init(own.params)),
+            r"opt_state/0/count: expected int32 \(1, 2\), .* int32 \(\); the",
+        ),
+        (momentum, r"opt_state/0/count: expected int32 \(1, 2\), as Ensemble.start returns, got nothing; the state of"),
+        (half, r"params/a: expected float32 \(1, 2, 2\), as Ensemble.start returns, got bfloat16 \(1, 2, 2\)$"),
+    ):
+        with pytest.raises(ValueError, match=f"^start: {message}"):
+            train(adam, [4], start=start)
+    found, expected = train(adam, [4], start=own), train(adam, [4])
+    jax.tree.map(np.testing.assert_array_equal, found.members.state.params, expected.members.state.params)
 
 
 def test_members_to_start_from_whose_tied_leaves_differ_are_refused():

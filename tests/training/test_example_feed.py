@@ -2,10 +2,12 @@
 
 import itertools
 
+import jax
 import numpy as np
 import pytest
 
-from tiejax.training.sources import ExampleFeed, FunctionFeed
+from tiejax.training.placement import DATA, SEEDS, Layout
+from tiejax.training.sources import ExampleFeed, FeedWindows, FunctionFeed
 
 BLOCKS = np.arange(10)[:, None] * np.ones(3, int)
 
@@ -108,3 +110,29 @@ def test_a_function_may_use_its_buffer_again():
         return buffer
 
     assert stream(FunctionFeed(make, window=3), [7, 8], 2)[..., 0].tolist() == [[*range(70, 76)], [*range(80, 86)]]
+
+
+class OneBuffer:
+    """A feed that fills the same memory for every window: aligned, so that jax on a CPU could use it without a copy."""
+
+    window = 2
+
+    def open(self, seeds, own, parts, first):
+        memory = np.empty(1024 + 16, np.float32)
+        start = -memory.ctypes.data % 64 // 4
+        buffer = memory[start : start + 1024].reshape(1, 2, 512)
+        while True:
+            buffer[0] = 2 * first + np.arange(2)[:, None]
+            yield buffer
+            first += 1
+
+
+def test_a_feed_may_use_its_buffer_again():
+    """A window is read ahead while the devices train on the one before it."""
+    kinds = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh((1, 1), (SEEDS, DATA), axis_types=kinds, devices=jax.devices()[:1])
+    windows = FeedWindows(OneBuffer(), Layout(mesh, 1), [(7, 0)])
+    before = windows.at(0)
+    windows.read_ahead(2)
+    np.testing.assert_array_equal(before[0, :, 0], [0, 1])
+    np.testing.assert_array_equal(windows.at(2)[0, :, 0], [2, 3])

@@ -213,6 +213,9 @@ def test_a_training_that_is_interrupted_within_a_chunk_does_not_go_on(monkeypatc
         ({"arm_ties": np.array([[False]])}, "arm_ties and phases"),
         ({"phases": [training.Phase(0, 5)]}, "phases"),
         ({"max_norm": 0.5}, "max_norm"),
+        ({"ties": tying.Tie("a", "b", gradient="source")}, "ties"),
+        ({"ties": tying.Tie("a", "b", transform=(lambda x: x, lambda x: x))}, "ties"),
+        ({"optimizer": optax.trace(0.9)}, "leaves"),  # as many arrays as `optax.scale_by_rms`, of the same shapes
     ],
 )
 def test_a_training_is_continued_with_its_own_ties(tmp_path, changes, other):
@@ -223,6 +226,7 @@ def test_a_training_is_continued_with_its_own_ties(tmp_path, changes, other):
             "ties": tying.Tie("a", "b"),
             "arm_ties": np.array([[True]]),
             "recorders": {},
+            "optimizer": optax.scale_by_rms(),
         }
         return dataclasses.replace(ensemble_of(7), **fields | changes)
 
@@ -232,6 +236,37 @@ def test_a_training_is_continued_with_its_own_ties(tmp_path, changes, other):
     training.train(tied(), [1], checkpoints())
     with pytest.raises(training.CheckpointMismatch, match=f"belongs to a training with other {other}; continue with the same"):
         training.train(tied(**changes), [1], checkpoints(), resume=True)
+
+
+def named(*names, steps=6):
+    """Members of which the first parameter decays and the second keeps its value; the names also give their order."""
+    initial = {names[0]: jnp.ones(1), names[1]: jnp.full(1, 5.0)}
+    changes = {"init": lambda key: initial, "loss": lambda params, *_: (jnp.sum(params[names[0]] ** 2), {}), "recorders": {}}
+    return dataclasses.replace(ensemble_of(steps), **changes)
+
+
+def test_a_training_is_continued_with_its_own_names_of_parameters(tmp_path):
+    """Sorted otherwise, the two parameters would be exchanged."""
+
+    def checkpoints():
+        return training.Checkpoints(tmp_path / "checkpoints", [], pytest.fail)
+
+    training.train(named("enc", "dec"), [1], checkpoints())
+    with pytest.raises(training.CheckpointMismatch, match="belongs to a training with other leaves; continue with the same"):
+        training.train(named("encoder", "head"), [1], checkpoints(), resume=True)
+
+
+def test_a_checkpoint_without_newer_facts_is_resumed(tmp_path):
+    """As those of versions that did not save the names of leaves and the ties."""
+    whole, checkpoints = training.train(ensemble_of(9), [1, 2]), training.Checkpoints(tmp_path / "old", [], pytest.fail)
+    begun = training.Training(ensemble_of(9), [1, 2])
+    begun.compile()
+    next(chunk for chunk in begun.chunks(chunk_s=1e-9) if chunk.step == 4)
+    left = begun.result()
+    checkpoints.save(4, left.members, left.records, {"seeds": [1, 2], "steps": 9})
+    again = training.train(ensemble_of(9), [1, 2], checkpoints, resume=True)
+    assert again.steps_here == 5
+    np.testing.assert_array_equal(again.members.state.params["w"], whole.members.state.params["w"])
 
 
 def test_a_training_whose_recorder_has_another_field_is_not_resumed(tmp_path):

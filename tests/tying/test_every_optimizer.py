@@ -89,7 +89,7 @@ def later(step, **_):
 ADAM = optax.adam(RATE)
 GROUPS = {"bias": optax.sgd(RATE), "tables": ADAM}
 MADE = {
-    "MultiSteps": lambda of: of(ADAM, 2),
+    "MultiSteps": lambda of: of(ADAM, STEPS),
     "adafactor": lambda of: of(RATE, min_dim_size_to_factor=2, momentum=0.9),
     "adaptive_grad_clip": lambda of: of(0.1),
     "add_noise": lambda of: of(0.1, 0.5, key=0),

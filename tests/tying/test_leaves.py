@@ -1,5 +1,7 @@
 """Leaves that are not arrays pass through; shapes and partitions over devices can be stored and viewed like arrays."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -232,6 +234,14 @@ def test_masks_and_labels_are_stored_with_the_parameters():
     updates, _ = groups.update(ones, groups.init(stored), stored)
     np.testing.assert_array_equal(updates["a"], -2 * params["a"])
     np.testing.assert_array_equal(updates["c"], -3 * params["c"])
+
+
+@pytest.mark.parametrize("labels", [{"a": False, "b": True}, {"a": np.bool_(True), "b": False}, {"a": "frozen", "b": "train"}])
+def test_labels_that_differ_are_refused(labels):
+    """The source's would decide, and the table not be decayed, or be frozen."""
+    message = f"the labels of the two leaves differ, {labels['a']!r} and {labels['b']!r}; give both one label"
+    with pytest.raises(TieError, match=re.escape(message)):
+        store(labels, Tie("a", "b"))
 
 
 def test_patterns_match_labels_in_a_tree_of_labels_alone():

@@ -124,3 +124,41 @@ def test_the_norm_of_16_bits_neither_overflows_nor_vanishes(entry, limit):
     clipped = clip_by_global_norm(gradients, Tie("a", "b"), True, limit)["a"]
     assert clipped.dtype == jnp.float16
     np.testing.assert_allclose(clipped, limit / 2, rtol=1e-2)
+
+
+def test_gradients_without_a_norm_are_not_passed_on():
+    """As optax clips, so that `optax.zero_nans` after it drops the step, and not only the entry that is no number."""
+    grads = {"a": jnp.array([jnp.nan]), "b": jnp.array([1e6])}
+    expected, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
+    for clipped in (expected, clip_by_global_norm(grads, (), True, 1.0)):
+        assert np.isnan(clipped["b"]).all()
+    infinite = clip_by_global_norm({"a": jnp.array([jnp.inf]), "b": jnp.array([1.0])}, (), True, 1.0)
+    assert infinite["b"].tolist() == [0]
+
+
+CHAIN = [Tie("a", "b"), Tie("b", "c")]
+CALLS = {
+    "copy_to_targets": lambda tree, ties, on: copy_to_targets(tree, tree, ties, on),
+    "symmetrise": symmetrise,
+    "global_norm": global_norm,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_link_of_a_chain_is_not_on_without_the_one_before_it(name):
+    """The second tie was resolved to a -> c, which is not what it says where the first one is off."""
+    tree, call = {"a": jnp.ones(1), "b": jnp.full(1, 10.0), "c": jnp.full(1, 100.0)}, CALLS[name]
+    with pytest.raises(TieError, match=r"^on: tie b -> c is a link of a chain, and is on without tie a -> b; give one switch"):
+        call(tree, CHAIN, [False, True])
+    with pytest.raises(TieError, match=r"^on: tie b -> c is a link of a chain, and may be on without tie a -> b; give one"):
+        jax.jit(call, static_argnums=1)(tree, tuple(CHAIN), np.array([True, True]))
+    pair = call(tree, Tie("a", "b"), True), call(tree, [Tie("a", "b"), Tie("a", "c")], [True, True])
+    for ties, on, expected in (
+        (CHAIN, [True, False], pair[0]),
+        (CHAIN, np.array([True, True]), pair[1]),
+        (CHAIN, True, pair[1]),
+        (CHAIN[::-1], [False, True], pair[0]),
+        (resolve(CHAIN, tree), [True, False], pair[0]),
+        (resolve(CHAIN, tree), [False, True], call(tree, Tie("a", "c"), True)),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, call(tree, ties, on), expected)

@@ -234,7 +234,7 @@ def test_state_of_a_leaf_is_found_in_any_optax_state(x64, name):
     optimizer = OTHERS[name]
     stored, full = tying.store(start(), TIES), tying.view(tying.store(start(), TIES), TIES)
     opt_state, full_state = optimizer.init(stored), optimizer.init(full)
-    for step in range(3):
+    for step in range(4):
         own = tying.gradients_by_use(loss, stored, TIES, step)
         updates, opt_state = optimizer.update(tying.collect(own, TIES), opt_state, stored)
         stored = optax.apply_updates(stored, updates)
@@ -247,6 +247,57 @@ def test_state_of_a_leaf_is_found_in_any_optax_state(x64, name):
         assert_equal_trees((params, state), (full, full_state))
     again, again_state = tying.retie(optimizer, params, state, TIES)
     assert_equal_trees((again, again_state), (stored, opt_state))
+
+
+def test_ties_end_and_begin_between_the_updates_of_several_steps():
+    """Each use has gradients of 1: each leaf moves by 1 once its tie has ended; a mean of both kinds moved it by 1.5."""
+    tie, optimizer, ones = Tie("a", "b"), optax.MultiSteps(optax.sgd(1.0), 2), {"a": jnp.ones(1), "b": jnp.ones(1)}
+    stored = tying.store(jax.tree.map(jnp.zeros_like, ones), tie)
+    state = optimizer.init(stored)
+    for policy in ("copy", "zero"):
+        params, opt_state = tying.untie(optimizer, stored, state, tie, policy)
+        for _ in range(2):
+            updates, opt_state = optimizer.update(ones, opt_state, params)
+            params = optax.apply_updates(params, updates)
+        assert {name: leaf.tolist() for name, leaf in params.items()} == {"a": [-1], "b": [-1]}
+    _, between = optimizer.update(tying.collect(ones, tie), state, stored)
+    _, both = optimizer.update(ones, optimizer.init(params), params)
+    changes = {
+        "untie": lambda state: tying.untie(optimizer, stored, state, tie, "zero"),
+        "retie": lambda state: tying.retie(optimizer, params, state, tie),
+        "untie_switched": lambda state: tying.untie_switched(optimizer, params, state, tie, "zero"),
+        "retie_switched": lambda state: tying.retie_switched(optimizer, params, state, tie),
+    }
+    for name, change in changes.items():
+        with pytest.raises(TieError, match=r"mini_step of the optimizer state is not 0: MultiSteps is between two updates"):
+            change(between if name == "untie" else both)
+        if name.startswith("untie"):
+            with pytest.raises(TieError, match=r"policy 'zero' cannot restart the mean .* where mini_step .* known to be 0"):
+                jax.jit(change)(between if name == "untie" else both)
+
+
+@pytest.mark.parametrize("keep", ["mean", "source", "target"])
+def test_leaves_whose_switched_tie_begins_can_be_donated(keep):
+    """Also where the target has the values of the source: in another buffer."""
+    optimizer, tie = optax.adam(0.1), Tie("a", "b")
+    params = {"a": jnp.arange(4.0), "b": jnp.ones(4)}
+    params, state = tying.retie_switched(optimizer, params, optimizer.init(params), tie, keep)
+    step = jax.jit(lambda params, state: jax.tree.map(lambda leaf: leaf + 1, (params, state)), donate_argnums=(0, 1))
+    expected = (np.asarray(params["a"]) + 1).tolist()
+    moved, _ = step(params, state)
+    assert moved["a"].tolist() == moved["b"].tolist() == expected
+
+
+def test_an_average_that_may_be_of_parameters_is_not_scaled():
+    """`optax.ema`, used on its own, averages parameters: that of the target is half of the source's."""
+    params, tie, ema = {"a": jnp.full(2, 4.0), "b": jnp.full(2, 2.0)}, Tie("a", "b", transform=tying.Scale(0.5)), optax.ema(0.5)
+    stored = tying.store(params, tie)
+    with pytest.raises(TieError, match=r"ema/a of the optimizer state \(EmaState\) may hold moments, which are not scaled, or"):
+        tying.untie(ema, stored, ema.init(stored), tie)
+    with pytest.raises(TieError, match=r"ema/a of the optimizer state \(EmaState\) may hold moments"):
+        tying.copy_to_targets(ema.init(params), params, tie, True)
+    halves = Tie("a", "b")
+    assert tying.untie(ema, stored, ema.init(stored), halves)[1].ema["b"].tolist() == [0, 0]
 
 
 def test_errors_of_policies_and_foreign_states():

@@ -38,6 +38,7 @@ from tiejax.training.placement import gather, leaf_squares
 from tiejax.training.sources import DrawAhead, Feed
 from tiejax.training.step import Loss, TrainState, check_norm, make_step, products_in
 from tiejax.tying.tie import apply_transform, leaves_by_path
+from tiejax.tying.ties import check_links
 
 PyTree = Any
 
@@ -77,7 +78,7 @@ def _checked(arm_ties: Any) -> np.ndarray:
     """Return `arm_ties` as an array; raises ValueError if it is not boolean, `[arm, tie]`."""
     expected = "arm_ties: expected booleans [arm, tie], such as [[False], [True]] for two arms and one tie, got"
     try:
-        array = np.asarray(arm_ties)
+        array = np.array(arm_ties)  # a copy: the caller may change it
     except ValueError:  # rows of different lengths
         raise ValueError(f"{expected} {repr(arm_ties)[:80]}") from None
     if array.ndim != 2 or not len(array) or array.dtype != bool:
@@ -170,6 +171,11 @@ class Ensemble:
         return isinstance(self.members, Unrolled)
 
     @functools.cached_property
+    def resolved(self) -> tying.Ties:
+        """The resolved ties, without tracing `init` if there are none."""
+        return tying.resolve_full(self.ties, self._shapes) if self.ties else tying.Ties()
+
+    @functools.cached_property
     def programs(self) -> dict[Any, Any]:
         """The chunks compiled so far, by what `compile_ensemble` compiled them for."""
         return {}
@@ -186,12 +192,15 @@ class Ensemble:
 
     def start(self, seeds: Sequence[int]) -> EnsembleState:
         """Return the members of these seeds before their first step; ValueError or TieError if ties and arms do not fit."""
-        number = len(tying.resolve_full(self.ties, self._shapes)) if self.ties else 0
+        number = len(self.resolved)
         if self.arm_ties.shape[1] not in (1, number):
             raise ValueError(
                 f"arm_ties: expected one column for each of the {number} resolved ties, or one for all, got "
                 f"{self.arm_ties.shape[1]}"
             )
+        if number > 1 and self.arm_ties.shape[1] > 1:
+            for row in self.arm_ties:
+                check_links(row, self.ties, leaves_by_path(self._shapes)[0], "arm_ties")
         equal = self.arm_ties & np.array([[phase.starts_equal] for phase in self.every_phase])
         return EnsembleState(self._make(seed_keys(seeds).key, jnp.asarray(equal)), jnp.int32(0))
 
@@ -202,7 +211,7 @@ class Ensemble:
 
         def member(key: jax.Array, on: jax.Array) -> TrainState:
             params = self.init(stream(key, "init"))
-            params = tying.copy_to_targets(params, params, self.ties, on)
+            params = tying.copy_to_targets(params, params, self.resolved, on)
             use_states = self.optimizer.init(tying.only_tied(params, self.ties)) if by_use else None
             return TrainState(params, self.optimizer.init(params), use_states)
 
@@ -261,7 +270,7 @@ class Ensemble:
         def loss(params: PyTree, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
             return self.loss(self._whole(params), batch, key)
 
-        member_step = make_step(loss, self.optimizer, self.ties, self.max_norm, self._squares)
+        member_step = make_step(loss, self.optimizer, self.resolved, self.max_norm, self._squares)
         on = jnp.asarray(self.arm_ties)
         if self.phases is not None:
             on &= phases_on(self.phases, number)[:, None]

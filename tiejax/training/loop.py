@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tiejax import tying
 from tiejax.training import cluster
 from tiejax.training.checkpoint import CheckpointMismatch, Checkpoints, Facts, pack, unpack
 from tiejax.training.chunk import Runner, compile_ensemble
@@ -19,6 +21,7 @@ from tiejax.training.keys import check_seeds
 from tiejax.training.members import EnsembleState
 from tiejax.training.records import RecordFiles, Records, RecordsInMemory
 from tiejax.training.step import TrainState
+from tiejax.tying.tie import path_name
 
 
 class Chunk(NamedTuple):
@@ -99,10 +102,10 @@ def train(
 
     Raises:
         ValueError: if seeds or conditions are invalid or a seed is repeated, `records_on_disk` is given without
-            `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has other numbers of seeds or
-            arms.
+            `checkpoints`, `checkpoints` are those of a training that is not resumed, or `start` has leaves of other names,
+            shapes or dtypes than `Ensemble.start` returns.
         CheckpointMismatch: if the newest checkpoint belongs to another run, or to other seeds, conditions, steps, recorders,
-            ties of arms, phases or `max_norm`.
+            ties, ties of arms, phases, `max_norm`, or names of parameters or of the optimizer's state.
         tying.TieError: if leaves of `start` whose tie is on at step 0 differ by more than rounding.
     """
     training = Training(ensemble, seeds, checkpoints, resume, conditions, records_on_disk, start)
@@ -155,6 +158,9 @@ class Training:
                 for phase, ties in zip(ensemble.every_phase, ensemble.arm_ties, strict=True)
             ],
             "max_norm": ensemble.max_norm,
+            # Arrays are stored by number: those of other parameters or of another optimizer may have the same shapes.
+            "leaves": [path_name(path) for path, _ in jax.tree.leaves_with_path(self._members.state)],
+            "ties": _described(ensemble.resolved),
         }
         if not resume and checkpoints is not None and checkpoints.latest is not None:
             raise ValueError(
@@ -270,17 +276,39 @@ class Training:
         return Trained(self._members, self.records, self.finished, self.compile_s, self._train_s, self._steps_here, idle)
 
 
+def _described(ties: tying.Ties) -> Any:
+    """Return ties as a JSON value; those with pairs of functions by their leaves alone."""
+    try:
+        return json.loads(tying.ties_to_json(ties))
+    except tying.TieError:
+        return [[tie.source, tie.target] for tie in ties]
+
+
 def _plain(value: Any) -> Any:
     """Return a fact as a JSON value."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def _starting(ensemble: Ensemble, seeds: Sequence[int], start: TrainState) -> EnsembleState:
-    """Return given members before the first step; raises ValueError unless they are `[seed, arm]`."""
+    """Return given members before the first step; raises ValueError unless they are like those of `Ensemble.start`."""
     expected = len(seeds), len(ensemble.arm_ties)
     if wrong := {leaf.shape[:2] for leaf in jax.tree.leaves(start.params)} - {expected}:
         raise ValueError(f"start: expected members [seed, arm] of shape {expected}, got {wrong.pop()}")
+    own = jax.eval_shape(lambda: ensemble.start(seeds).state)
+    found, wanted = (_kinds({"params": state.params, "opt_state": state.opt_state}) for state in (start, own))
+    for path in {**wanted, **found}:
+        if found.get(path) != wanted.get(path):
+            advice = "" if path.startswith("params") else "; the state of all members is vmap(vmap(optimizer.init))(params)"
+            raise ValueError(
+                f"start: {path}: expected {wanted.get(path, 'nothing')}, as Ensemble.start returns, got "
+                f"{found.get(path, 'nothing')}{advice}"
+            )
     return EnsembleState(start, jnp.int32(0))
+
+
+def _kinds(tree: Any) -> dict[str, str]:
+    """Return the dtype and shape of each leaf by path."""
+    return {path_name(path): f"{jnp.result_type(leaf)} {jnp.shape(leaf)}" for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def _record_files(found: Records, checkpoints: Checkpoints | None) -> RecordFiles | None:

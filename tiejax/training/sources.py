@@ -27,7 +27,7 @@ class Feed(Protocol):
         """The number of steps in a window."""
 
     def open(self, seeds: Sequence[SeedName], own: range, parts: int, first: int) -> Iterator[PyTree]:
-        """Return an iterator over windows, as trees of numpy arrays `[seeds, window, rows, ...]`.
+        """Return an iterator over windows, as trees of numpy arrays `[seeds, window, rows, ...]`, which may be used again.
 
         Args:
             seeds: the seeds to read for.
@@ -95,6 +95,8 @@ class FeedWindows:
 
     def _placed(self, leaf: np.ndarray) -> jax.Array:
         """Put this process's share `[seeds, steps, rows, ...]` of a leaf on its devices, as part of the global array."""
+        if isinstance(leaf, np.ndarray):
+            leaf = leaf.copy()  # jax may use the memory itself, and the feed fills it again while the devices compute
         part_rows = leaf.shape[2] // len(self._own_parts)
         shape = (len(self._seeds), leaf.shape[1], part_rows * self._parts, *leaf.shape[3:])
         first_seed, first_row = self._own_seeds.start, self._own_parts.start * part_rows

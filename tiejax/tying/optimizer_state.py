@@ -40,7 +40,8 @@ PARAMETERS = {
     *(("MechanicState", "x0"), ("ProdigyState", "params0"), ("SAMState", "cache"), ("ScheduleFreeState", "z")),
     ("ScaleByDistanceOverGradientsState", "init_params"),
 }
-# Counters and marks that do not belong to moments beside which they stand, so that new ones may begin at any of their values.
+# Counters and marks that do not belong to moments beside which they stand, so that new ones may begin at any of their values;
+# `mini_step` only at 0 (`check_accumulated`).
 UNRELATED = ("mini_step", "gradient_step", "steps_since_sync")
 KNOWN = ("optax.", "tiejax.")  # packages whose states of a parameter's shape hold a number for each entry
 # States whose leaves for a transposed parameter do not follow from those of the parameter.
@@ -198,6 +199,24 @@ def check_divisible(leaf: OwnedLeaf) -> None:
             raise TieError(f"{leaf.path()} of the optimizer state ({name}) cannot be kept: {INDIVISIBLE[name]}; {RESTART}")
 
 
+def check_accumulated(opt_state: PyTree, policy: str | None) -> None:
+    """Raise TieError if `optax.MultiSteps` is between two updates, or may be and the policy is `zero`."""
+    for path, value in leaves_by_path(opt_state)[0].items():
+        if path.rpartition("/")[2] != "mini_step" or shape_and_dtype(value)[1] not in (None, jnp.int32):
+            continue
+        if isinstance(value, jax.core.Tracer):
+            if policy == "zero":
+                raise TieError(
+                    f"policy 'zero' cannot restart the mean of gradients of MultiSteps, except where {path} of the optimizer "
+                    "state is known to be 0; untie outside of compiled functions"
+                )
+        elif np.any(value):
+            raise TieError(
+                f"{path} of the optimizer state is not 0: MultiSteps is between two updates, and would take the mean of "
+                "gradients of tied and of untied leaves; end and begin ties where it is 0"
+            )
+
+
 def counter_beside(leaf: OwnedLeaf, state: Mapping[str, Any], owned: Mapping[str, OwnedLeaf]) -> str | None:
     """Return the path of a counter or mark of all parameters in the part of the state that contains a leaf, or None.
 
@@ -260,7 +279,8 @@ def counterpart(tie: Tie, leaves: Mapping[str, Any], to: OwnedLeaf, like: Any, s
         )
     by = tie if to.is_value else state_tie(tie)
     scaled = any(isinstance(part, transforms.Scale) for part in transforms.parts(tie.transform))
-    if scaled and not to.is_value and not to.by_entry and by is not None and jnp.ndim(leaf):
+    unclear = not to.by_entry or to.classes[-1:] == ("EmaState",)  # an average of gradients or, of one's own, of parameters
+    if scaled and not to.is_value and unclear and by is not None and jnp.ndim(leaf):
         raise TieError(
             f"{tie}: {to.path(origin)} of the optimizer state ({('no class', *to.classes)[-1]}) may hold moments, which are"
             f" not scaled, or values of the parameter, which are; {RESTART}"

@@ -36,7 +36,7 @@ def store(params: PyTree, ties: TiesLike) -> PyTree:
 
     Raises:
         TieError: The ties do not fit `params`: a leaf is missing, a pattern matches no leaf, a leaf has two sources, ties form
-            a cycle, shapes or dtypes differ, or a target is `None`, as in parameters that are already stored.
+            a cycle, shapes, dtypes or labels differ, or a target is `None`, as in parameters that are already stored.
 
     Examples:
         >>> import numpy as np
@@ -47,6 +47,9 @@ def store(params: PyTree, ties: TiesLike) -> PyTree:
     """
     leaves, treedef = leaves_by_path(params)
     for tie in resolve_full(ties, params):
+        one, other = leaves[tie.source], leaves[tie.target]
+        if is_label(one) and one != other:
+            raise TieError(f"{tie}: the labels of the two leaves differ, {one!r} and {other!r}; give both one label")
         leaves[tie.target] = None
     return jax.tree_util.tree_unflatten(treedef, leaves.values())
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from tiejax.tying.leaves import beside
 from tiejax.tying.optimizer_state import check_separate, counterpart, is_lost, owned_leaves, parameter_leaves, shapes_by_path
 from tiejax.tying.tie import PyTree, leaves_by_path
-from tiejax.tying.tied_gradient import Switches, per_tie, resolved_of_gradients
+from tiejax.tying.tied_gradient import Switches, of_gradients, per_tie, resolved_of_gradients
 from tiejax.tying.ties import TiesLike, resolve_full
 
 Squares = Callable[[PyTree], PyTree]
@@ -42,10 +42,11 @@ def copy_to_targets(tree: PyTree, like: PyTree, ties: TiesLike, on: Switches) ->
         The tree with overwritten targets.
 
     Raises:
-        TieError: The ties do not fit `like`, or the state of a target does not follow from its source's, as under
-            `optax.flatten`; then copy the parameters alone.
+        TieError: The ties do not fit `like`; a link of a chain has a switch of its own and may be on without the link before
+            it; or the state of a target does not follow from its source's, as under `optax.flatten`; then copy the parameters
+            alone.
     """
-    switched, shapes = per_tie(on, resolve_full(ties, like)), shapes_by_path(like)
+    switched, shapes = per_tie(on, resolve_full(ties, like), ties, leaves_by_path(like)[0]), shapes_by_path(like)
     leaves, treedef = leaves_by_path(tree)
     are_parameters = jax.tree.structure(tree) == jax.tree.structure(like)  # type: ignore[operator]
     owned = parameter_leaves(tree) if are_parameters else owned_leaves(tree, like)
@@ -84,11 +85,12 @@ def global_norm(grads: PyTree, ties: TiesLike, on: Switches, squares: Squares = 
         A scalar.
 
     Raises:
-        TieError: The ties do not fit `grads`.
+        TieError: The ties do not fit `grads`, or see `copy_to_targets`.
     """
     sums, _ = leaves_by_path(squares(grads))
     leaves = leaves_by_path(grads)[0]
-    counted = {tie.target: ~is_on for tie, is_on in per_tie(on, resolved_of_gradients(ties, leaves, grads)[0])}
+    switched = per_tie(on, resolved_of_gradients(ties, leaves, grads)[0], of_gradients(ties, leaves), leaves)
+    counted = {tie.target: ~is_on for tie, is_on in switched}
     terms = [jnp.where(counted.get(path, True), square, 0.0) for path, square in sums.items() if square is not None]
     return jnp.sqrt(sum(terms, start=jnp.zeros(())))
 
@@ -96,7 +98,7 @@ def global_norm(grads: PyTree, ties: TiesLike, on: Switches, squares: Squares = 
 def clip_scale(grads: PyTree, ties: TiesLike, on: Switches, max_norm: float, squares: Squares = leaf_squares) -> jax.Array:
     """Return min(1, max_norm / norm), a scalar, for the `global_norm` of symmetrised gradients."""
     norm = global_norm(grads, ties, on, squares)
-    return jnp.where(norm > max_norm, max_norm / norm, 1.0)
+    return jnp.where(norm <= max_norm, 1.0, max_norm / norm)  # NaN if the norm is NaN
 
 
 def clip_by_global_norm(grads: PyTree, ties: TiesLike, on: Switches, max_norm: float) -> PyTree:
@@ -112,7 +114,7 @@ def clip_by_global_norm(grads: PyTree, ties: TiesLike, on: Switches, max_norm: f
         Gradients with the structure of `grads`.
 
     Raises:
-        TieError: The ties do not fit `grads`.
+        TieError: The ties do not fit `grads`, or see `copy_to_targets`.
     """
     factor = clip_scale(grads, ties, on, max_norm)
     return jax.tree.map(lambda leaf: leaf * factor.astype(jnp.finfo(leaf.dtype).dtype), grads)

@@ -19,13 +19,16 @@ from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import beside, is_trained
 from tiejax.tying.store import call, store, view
 from tiejax.tying.tie import PyTree, Tie, adjoint_transform, apply_transform, leaves_by_path, scale, state_tie
-from tiejax.tying.ties import Ties, TiesLike, as_ties, resolve_full
+from tiejax.tying.ties import Ties, TiesLike, as_ties, check_links, resolve_full
 
 Switches = jax.Array | np.ndarray | np.bool_ | bool | Sequence[bool]  # boolean, [] or [ties]
 
 
-def per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
-    """Pair every resolved tie with its switch; raises TieError if `on` has another shape or dtype."""
+def per_tie(on: Switches, ties: Ties, given: TiesLike, leaves: Mapping[str, Any]) -> list[tuple[Tie, jax.Array]]:
+    """Pair every resolved tie with its switch; raises TieError if `on` has another shape or dtype, or parts a chain.
+
+    given: the ties before they were resolved against `leaves`.
+    """
     try:
         switches = jnp.asarray(on)
     except (TypeError, ValueError):
@@ -36,6 +39,8 @@ def per_tie(on: Switches, ties: Sequence[Tie]) -> list[tuple[Tie, jax.Array]]:
             f"on: expected a boolean, or one for each of the {len(ties)} resolved ties, got {one}, "
             f"{tuple(switches.shape)} {switches.dtype}; compare, as in step < 100"
         )
+    if switches.size > 1:
+        check_links(on, given, leaves)
     return list(zip(ties, jnp.broadcast_to(switches, (len(ties),)), strict=True))
 
 
@@ -60,7 +65,8 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: An
         Gradients with the structure of `grads`.
 
     Raises:
-        TieError: The ties do not fit `grads`, `on` has another shape or dtype, or a transform is not linear.
+        TieError: The ties do not fit `grads`, `on` has another shape or dtype, a link of a chain has a switch of its own and
+            may be on without the link before it, or a transform is not linear.
     """
     leaves, treedef = leaves_by_path(grads)
     given, fitting = resolved_of_gradients(ties, leaves, grads)
@@ -68,7 +74,7 @@ def symmetrise(grads: PyTree, ties: TiesLike, on: Switches, gradient_weights: An
     weights = [tie.weights for tie in given] if gradient_weights is None else _pairs(gradient_weights, len(given))
     weighed = [
         (next(resolved), is_on, a, b)
-        for (tie, is_on), (a, b) in zip(per_tie(on, given), weights, strict=True)
+        for (tie, is_on), (a, b) in zip(per_tie(on, given, of_gradients(ties, leaves), leaves), weights, strict=True)
         if _has_gradient(tie, leaves)
     ]
     # The gradients of integers have a dtype without entries.
@@ -103,11 +109,11 @@ def _pairs(weights: Any, number: int) -> list[tuple[Any, Any]]:
 
 def resolved_of_gradients(ties: TiesLike, leaves: Mapping[str, Any], grads: PyTree) -> tuple[Ties, Ties]:
     """Return the resolved ties, and those of them whose leaves are trained, which fit the gradients; raises TieError."""
-    given = ties if isinstance(ties, Ties) else resolve_full(_of_gradients(ties, leaves), grads)
-    return given, resolve_full(_of_gradients(given, leaves), grads)
+    given = ties if isinstance(ties, Ties) else resolve_full(of_gradients(ties, leaves), grads)
+    return given, resolve_full(of_gradients(given, leaves), grads)
 
 
-def _of_gradients(ties: TiesLike, leaves: Mapping[str, Any]) -> Ties | list[Tie]:
+def of_gradients(ties: TiesLike, leaves: Mapping[str, Any]) -> Ties | list[Tie]:
     """Return the ties, of the same kind, without those of leaves that are not trained, such as integers: they may be None."""
     found = [tie for tie in as_ties(ties) if _has_gradient(tie, leaves)]
     return Ties(found) if isinstance(ties, Ties) else found
@@ -171,4 +177,4 @@ def collect(grads: PyTree, ties: TiesLike) -> PyTree:
         TieError: The ties do not fit `grads`.
     """
     total = symmetrise(grads, ties, True)
-    return store(total, _of_gradients(ties, leaves_by_path(grads)[0]))
+    return store(total, of_gradients(ties, leaves_by_path(grads)[0]))

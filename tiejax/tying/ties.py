@@ -189,6 +189,25 @@ def _chain(first: Tie, second: Tie, name: str) -> Tie:
     return dataclasses.replace(second, source=first.source, transform=transform, gradient=gradient)
 
 
+def check_links(switches: Any, ties: TiesLike, leaves: Mapping[str, Any], name: str = "on") -> None:
+    """Raise TieError if a link of a chain may be on without the link before it, and so read another leaf than its tie says.
+
+    switches: one for each of several ties, perhaps traced. ties: not checked if they are resolved. name: of the argument.
+    """
+    if isinstance(ties, Ties):
+        return
+    links = expanded(as_ties(ties), leaves)
+    by_target = {tie.target: number for number, tie in enumerate(links)}
+    traced = any(isinstance(one, jax.core.Tracer) for one in jax.tree.leaves(switches))
+    for number, tie in enumerate(links):
+        before = by_target.get(tie.source)
+        if before is not None and (traced or (switches[number] and not switches[before])):
+            raise TieError(
+                f"{name}: {tie} is a link of a chain, and {'may be' if traced else 'is'} on without {links[before]}; give one "
+                f"switch for all ties, or resolve(ties, params), in which {tie.target} reads the first leaf of the chain"
+            )
+
+
 def _check_leaf(tie: Tie, path: str, leaves: Mapping[str, Any]) -> None:
     """Raise TieError if a leaf is missing, or if the source is None."""
     if path not in leaves:

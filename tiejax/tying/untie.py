@@ -20,6 +20,7 @@ from tiejax.tying.errors import TieError, short
 from tiejax.tying.leaves import beside, bits, is_concrete, is_trained
 from tiejax.tying.optimizer_state import (
     OwnedLeaf,
+    check_accumulated,
     check_divisible,
     check_separate,
     counter_beside,
@@ -139,8 +140,8 @@ def untie(
 
     Raises:
         TieError: The ties do not fit `stored`; `opt_state` belongs to another optimizer or other parameters, or cannot be
-            divided between two leaves, as under `optax.flatten`; `zero` with an optimizer that counts the steps of all leaves
-            together; or `split` without `use_states`.
+            divided between two leaves, as under `optax.flatten`, or between two updates of `optax.MultiSteps`; `zero` with an
+            optimizer that counts the steps of all leaves together; or `split` without `use_states`.
         ValueError: An unknown policy.
 
     Examples:
@@ -252,11 +253,12 @@ def retie(
             Step counts are not averaged: with `mean`, they are the source's. The shared leaf stays on the source's devices.
 
     Returns:
-        Stored parameters, as returned by `store`, and their optimizer state.
+        Stored parameters, as returned by `store`, and their optimizer state. Arrays that do not change are those of the
+        arguments, so that a compiled function to which these are donated deletes them there, too.
 
     Raises:
         TieError: The ties do not fit `params`, or `opt_state` belongs to another optimizer or other parameters, or the states
-            of two leaves cannot be joined.
+            of two leaves cannot be joined, as between two updates of `optax.MultiSteps`.
         ValueError: An unknown value of `keep`.
 
     Examples:
@@ -355,7 +357,8 @@ def retie_switched(
         for path, leaf in owned.items():
             tie = by_target.get(leaf.owner)
             if tie is not None and not is_lost(tie, leaf, joined.get(leaf.path(tie.source))):
-                joined[path] = beside(counterpart(tie, joined, leaf, joined[path], shapes[tie.source]), joined[path])
+                found = counterpart(tie, joined, leaf, joined[path], shapes[tie.source])
+                joined[path] = beside(_copied(found), joined[path])  # two leaves in one buffer could not be donated
         joined_trees.append(_tree(tree, joined))
     return joined_trees[0], joined_trees[1]
 
@@ -445,7 +448,10 @@ def trained(params: PyTree, states: set[str]) -> PyTree:
 
 
 def _check(call: str, optimizer: Any, params: PyTree, opt_state: PyTree, ties: TiesLike, **choices: str) -> None:
-    """Raise TieError for an optimizer that is none, or of NNX, or for swapped arguments, and ValueError for a wrong choice."""
+    """Raise TieError for an optimizer that is none, or of NNX, or for swapped arguments, and ValueError for a wrong choice.
+
+    TieError, too, for a state between two updates of `optax.MultiSteps`.
+    """
     if any(map(_of_nnx, (optimizer, *jax.tree.leaves(opt_state, is_leaf=_of_nnx)))):
         function = call.partition("(")[0].removesuffix("_switched")
         raise TieError(f"the optimizer is an nnx.Optimizer; write tiejax.nnx.{function}(model, optimizer, ...)")
@@ -457,6 +463,7 @@ def _check(call: str, optimizer: Any, params: PyTree, opt_state: PyTree, ties: T
     for name, value in choices.items():
         if value not in CHOICES[name]:
             raise ValueError(f"{name}: expected one of {', '.join(CHOICES[name])}, got {value!r}")
+    check_accumulated(opt_state, choices.get("policy"))
 
 
 def _resolves(ties: TiesLike, tree: PyTree) -> bool:
