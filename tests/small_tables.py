@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 from hub_checkpoints import checkpoint, values
+from tokenizers.pre_tokenizers import ByteLevel
 
 EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
 TIED = {"model_type": "llama", "tie_word_embeddings": True, "vocab_size": 40}
@@ -34,7 +35,8 @@ def residual(matrix, approximation):
 
 
 def with_vocabulary(folder):
-    """Add a tokenizer of six letters to a checkpoint."""
-    (folder / "vocab.json").write_text(json.dumps({letter: place for place, letter in enumerate("abcdef")}))
+    """Add a byte-level tokenizer without merges to a checkpoint, of which six letters have rows."""
+    letters = [*"abcdef", *sorted(set(ByteLevel.alphabet()) - set("abcdef"))]
+    (folder / "vocab.json").write_text(json.dumps({letter: place for place, letter in enumerate(letters)}))
     (folder / "merges.txt").write_text("#version: 0.2\n")
     return folder

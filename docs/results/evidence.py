@@ -174,7 +174,11 @@ def _row(file: str, row: Mapping[str, Any], before: str | None, notes: Sequence[
         f'<a id="{_anchor(file, row["id"])}"></a>{words[0]}',
         words[1],
         f"[{name.replace('_', '-')}]({runs_at}#{name}), {row['n']:,}",
-        estimate_words({**row, "interval": adjusted}, unit=False) if adjusted else number(row["estimate"]),
+        f"{number(row['estimate'])} [{interval_words(adjusted)}]"
+        if adjusted and None in adjusted
+        else estimate_words({**row, "interval": adjusted}, unit=False)
+        if adjusted
+        else number(row["estimate"]),
         f"{flagged(row)}{look}{mark}",
     ]
 

@@ -1,6 +1,7 @@
 """Verdicts on claims: agreement with their intervals, families, margins, looks."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -361,12 +362,14 @@ def test_equal_proportions_of_few_seeds_are_not_within_a_margin_by_their_interva
 
 def test_claims_of_wrong_shapes_are_refused():
     with pytest.raises(ValueError, match=r"claim x: expected one difference per seed, got an array of shape \(\)"):
-        claim(1.0)
+        claim(np.array(1.0))
     with pytest.raises(ValueError, match=r"claim x: expected one difference per seed, got an array of shape \(4, 2\)"):
         claim(np.ones((4, 2)))
     with pytest.raises(ValueError, match=r"the same seeds in both arms, got shapes \(6,\) and \(1,\)"):
         Claim.proportion("x", "s", "e", np.ones(6), np.ones(1), 1)
     with pytest.raises(ValueError, match="claim x: expected differences that are the first outcomes less the second"):
         claim(np.ones(2), kind="proportion", outcomes=(np.zeros(2), np.ones(2)))
-    with pytest.raises(ValueError, match=r"claim x: expected a margin > 0, got '0.1'"):
-        claim(UP, margin="0.1")
+    with pytest.raises(ValueError, match=r"claim x: expected a margin > 0, got nan"):
+        claim(UP, margin=math.nan)
+    with pytest.raises(ValueError, match="broadcast"):
+        claim(UP, margin=0.1, replaced=np.array([True, False]))

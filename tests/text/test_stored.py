@@ -219,4 +219,4 @@ def test_a_tokenizer_of_another_language_is_reported(tmp_path):
     tokens = np.concatenate([found.split(name).ids for name in SPLITS])
     share = np.mean(tokens == 1)
     assert share > 0.3
-    assert messages[-1] == f"the tokenizer does not know {share:.1%} of the tokens of this text; use one of its language"
+    assert messages[-1] == f"{share:.1%} of the tokens of this text are unknown ones; use a tokenizer made for its language"

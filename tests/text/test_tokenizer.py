@@ -518,3 +518,10 @@ def test_the_unknown_token(model, expected):
     assert tokenization.unknown(tokenizer) == expected
     if expected is not None:
         assert tokenizer.encode("\u03a9", add_special_tokens=False).ids == [expected]
+
+
+def test_a_few_capitals_do_not_make_a_vocabulary_cased(tmp_path):
+    tokens = [*tokenization.SPECIAL, "NUM", *(f"word{place}" for place in range(200)), "london"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    found = tokenization.load(str(tmp_path / "vocab.txt")).encode("London", add_special_tokens=False)
+    assert found.tokens == ["london"]

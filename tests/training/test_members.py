@@ -215,7 +215,10 @@ def test_a_training_that_is_interrupted_within_a_chunk_does_not_go_on(monkeypatc
         ({"max_norm": 0.5}, "max_norm"),
         ({"ties": tying.Tie("a", "b", gradient="source")}, "ties"),
         ({"ties": tying.Tie("a", "b", transform=(lambda x: x, lambda x: x))}, "ties"),
-        ({"optimizer": optax.trace(0.9)}, "leaves"),  # as many arrays as `optax.scale_by_rms`, of the same shapes
+        (
+            {"optimizer": optax.trace(0.9)},
+            "parameters or states of the optimizer",
+        ),  # as many arrays as `optax.scale_by_rms`, of the same shapes
     ],
 )
 def test_a_training_is_continued_with_its_own_ties(tmp_path, changes, other):
@@ -252,7 +255,9 @@ def test_a_training_is_continued_with_its_own_names_of_parameters(tmp_path):
         return training.Checkpoints(tmp_path / "checkpoints", [], pytest.fail)
 
     training.train(named("enc", "dec"), [1], checkpoints())
-    with pytest.raises(training.CheckpointMismatch, match="belongs to a training with other leaves; continue with the same"):
+    with pytest.raises(
+        training.CheckpointMismatch, match="with other parameters or states of the optimizer; continue with the same"
+    ):
         training.train(named("encoder", "head"), [1], checkpoints(), resume=True)
 
 

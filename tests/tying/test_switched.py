@@ -162,3 +162,5 @@ def test_a_link_of_a_chain_is_not_on_without_the_one_before_it(name):
         (resolve(CHAIN, tree), [False, True], call(tree, Tie("a", "c"), True)),
     ):
         jax.tree.map(np.testing.assert_array_equal, call(tree, ties, on), expected)
+    known = jnp.array([True, True])  # also in a compiled function
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(lambda tree: call(tree, CHAIN, known))(tree), pair[1])

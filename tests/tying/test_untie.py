@@ -274,6 +274,9 @@ def test_ties_end_and_begin_between_the_updates_of_several_steps():
         if name.startswith("untie"):
             with pytest.raises(TieError, match=r"policy 'zero' cannot restart the mean .* where mini_step .* known to be 0"):
                 jax.jit(change)(between if name == "untie" else both)
+    shapes = jax.eval_shape(lambda: params)
+    found = tying.retie(optimizer, shapes, jax.eval_shape(optimizer.init, shapes), tie, keep="source")
+    assert jax.tree.leaves(found[1])[0].shape == ()  # trees of shapes have no step
 
 
 @pytest.mark.parametrize("keep", ["mean", "source", "target"])

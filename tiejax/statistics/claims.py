@@ -74,12 +74,14 @@ class Claim:
                 )
         if self.sign not in (-1, 0, 1):
             raise ValueError(f"claim {self.id}: expected sign -1, 0 or 1, got {self.sign}")
-        if self.margin is not None and not (isinstance(self.margin, int | float | np.number) and self.margin > 0):
-            raise ValueError(f"claim {self.id}: expected a margin > 0, got {self.margin!r}")
+        if self.margin is not None and not self.margin > 0:
+            raise ValueError(f"claim {self.id}: expected a margin > 0, got {self.margin}")
         differences = np.asarray(self.differences, float)
         object.__setattr__(self, "differences", differences)
         if differences.ndim != 1:
             raise ValueError(f"claim {self.id}: expected one difference per seed, got an array of shape {differences.shape}")
+        if self.replaced is not None:
+            object.__setattr__(self, "replaced", np.broadcast_to(np.asarray(self.replaced, bool), differences.shape))
         if self.outcomes is not None:
             outcomes = tuple(_yes_or_no(self.id, outcomes) for outcomes in self.outcomes)
             object.__setattr__(self, "outcomes", outcomes)

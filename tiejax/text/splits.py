@@ -55,19 +55,21 @@ def check_whole(name: str, instead: str) -> None:
     Such as `train-00000.txt` or `test/`: the first or last word of a name is that of a split. instead: what to do.
     """
     try:
-        paths = sorted(path for path in Path(name).iterdir() if path.is_dir() or is_text(path.name))
+        paths = sorted(path for path in Path(name).iterdir() if path.name[0] != "." and (path.is_dir() or is_text(path.name)))
     except OSError:
         return
     found: dict[str, str] = {}
     for path in paths:
         stem = path.name.lower() if path.is_dir() else path.name.lower().removesuffix(".gz").rpartition(".")[0]
-        words = re.findall(r"[a-z]+", stem) or [""]
+        words = re.findall(r"[a-z]+", re.sub(r"-of-\d+$", "", stem)) or [""]
         for split, marks in WORDS.items():
             if {words[0], words[-1]} & {*marks}:
                 found.setdefault(split, path.name)
     if "train" in found and len(found) > 1:
         names = " and ".join(found.values())
-        raise CorpusError(f"corpus {name}: contains {names}, which would be joined and split again; {instead}")
+        raise CorpusError(
+            f"corpus {name}: contains {names}, which would be joined and split again; {instead}, or name all files to join them"
+        )
 
 
 def _presplit_files(name: str) -> dict[str, str] | None:

@@ -123,7 +123,7 @@ def prepare(
                 splits, counts = how.tokenise(stored := tokenization.load(str(incomplete / TOKENIZER)))
                 texts.check(hashes)
                 if (share := _unknown_share(splits, stored)) > MOST_UNKNOWN:
-                    say(f"the tokenizer does not know {share:.1%} of the tokens of this text; use one of its language")
+                    say(f"{share:.1%} of the tokens of this text are unknown ones; use a tokenizer made for its language")
                 write(incomplete, splits, progress)
                 _write_manifest(incomplete, fingerprint, {**settings, **counts})
         facts = {**names, "tokenizer": tokenizer or how.trained, **_verified_facts(target, fingerprint)}
@@ -133,11 +133,10 @@ def prepare(
 def _unknown_share(splits: Mapping[str, Sequences], model: tokenizers.Tokenizer) -> float:
     """Return the share of unknown tokens in all splits, 0 for a tokenizer without one."""
     unknown = tokenization.unknown(model)
-    return (
-        0.0
-        if unknown is None
-        else sum(int((part.ids == unknown).sum()) for part in splits.values()) / sum(len(part.ids) for part in splits.values())
-    )
+    if unknown is None:
+        return 0.0
+    counts = [(int((part.ids == unknown).sum()), len(part.ids)) for part in splits.values()]
+    return sum(found for found, _ in counts) / sum(number for _, number in counts)
 
 
 def digest(content: object) -> str:

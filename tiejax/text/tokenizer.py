@@ -32,6 +32,7 @@ END_OF_TEXT = ("<|endoftext|>", "</s>", "[SEP]", "<eos>", "<|end_of_text|>")
 # The vocabulary files of GPT-2: their names on the hub and as first published.
 BYTE_LEVEL_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 LETTERS_OF_BYTES = 256
+CASED = 0.01  # share of tokens with capitals beyond which a vocabulary is cased, and not one with names such as NUM
 MOST_IDS = 2**24  # the largest published vocabularies have 2**18 tokens
 PART, PARTS_AT_ONCE = 2**16, 16
 # Where a text may be split: before the space between two words, or after a line end without other white space around it.
@@ -78,9 +79,9 @@ class Vocabulary:
 def load(name: str) -> tokenizers.Tokenizer:
     """Load a tokenizer from a tokenizer.json, a vocab.txt of BERT (one token per line), a folder, or the hub.
 
-    With a vocab.txt, text is lower-cased unless the vocabulary has capital letters. A folder must contain a tokenizer.json, or
-    a byte-level BPE as vocab.json and merges.txt or as encoder.json and vocab.bpe. The tokenizer neither pads nor truncates,
-    and encodes special tokens spelled out in a text as ordinary text. Raises CorpusError.
+    With a vocab.txt, text is lower-cased unless more than 1 % of its tokens have capitals. A folder must contain a
+    tokenizer.json, or a byte-level BPE as vocab.json and merges.txt or as encoder.json and vocab.bpe. The tokenizer neither
+    pads nor truncates, and encodes special tokens spelled out in a text as ordinary text. Raises CorpusError.
     """
     path = Path(name)
     try:
@@ -311,8 +312,9 @@ def byte_level(model: models.BPE) -> tokenizers.Tokenizer:
 
 
 def _bert(vocab: dict[str, int]) -> tokenizers.Tokenizer:
-    """Return a WordPiece tokenizer, which lower-cases unless a token that is not in brackets has a capital letter."""
-    cased = any(token != token.lower() and token[0] not in "[<" for token in vocab)
+    """Return a WordPiece tokenizer, which lower-cases unless more than 1 % of the tokens outside of brackets have capitals."""
+    words = [token for token in vocab if token[0] not in "[<"]
+    cased = sum(token != token.lower() for token in words) > CASED * len(words)
     unknown = "<unk>" if "<unk>" in vocab and "[UNK]" not in vocab else "[UNK]"
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unknown, max_input_chars_per_word=100))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=not cased)

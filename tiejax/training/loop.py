@@ -159,7 +159,9 @@ class Training:
             ],
             "max_norm": ensemble.max_norm,
             # Arrays are stored by number: those of other parameters or of another optimizer may have the same shapes.
-            "leaves": [path_name(path) for path, _ in jax.tree.leaves_with_path(self._members.state)],
+            "parameters or states of the optimizer": [
+                path_name(path) for path, _ in jax.tree.leaves_with_path(self._members.state)
+            ],
             "ties": _described(ensemble.resolved),
         }
         if not resume and checkpoints is not None and checkpoints.latest is not None:

@@ -208,9 +208,9 @@ def check_accumulated(opt_state: PyTree, policy: str | None) -> None:
             if policy == "zero":
                 raise TieError(
                     f"policy 'zero' cannot restart the mean of gradients of MultiSteps, except where {path} of the optimizer "
-                    "state is known to be 0; untie outside of compiled functions"
+                    "state is known to be 0; take 'copy' or 'zero-keep-count', or untie outside of compiled functions"
                 )
-        elif np.any(value):
+        elif not isinstance(value, jax.ShapeDtypeStruct) and np.any(value):
             raise TieError(
                 f"{path} of the optimizer state is not 0: MultiSteps is between two updates, and would take the mean of "
                 "gradients of tied and of untied leaves; end and begin ties where it is 0"

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tiejax.tying import transforms
 from tiejax.tying.errors import TieError, short
@@ -199,6 +200,8 @@ def check_links(switches: Any, ties: TiesLike, leaves: Mapping[str, Any], name: 
     links = expanded(as_ties(ties), leaves)
     by_target = {tie.target: number for number, tie in enumerate(links)}
     traced = any(isinstance(one, jax.core.Tracer) for one in jax.tree.leaves(switches))
+    if not traced:
+        switches = np.asarray(switches)  # in a compiled function, an element of a jax array would be traced
     for number, tie in enumerate(links):
         before = by_target.get(tie.source)
         if before is not None and (traced or (switches[number] and not switches[before])):

@@ -103,7 +103,10 @@ REFUSED = [
         {"claims": lambda losses: [Claim("mine", "s", "e", np.ones(64), 1)]},
         "claims: mine: expected one difference per seed, got 64",
     ),
-    ({"claims": lambda losses: [Claim("mine", "s", "e", 1.0, 1)]}, "claims: failed with ValueError: claim mine: expected one"),
+    (
+        {"claims": lambda losses: [Claim("mine", "s", "e", np.array(1.0), 1)]},
+        "claims: failed with ValueError: claim mine: expected one",
+    ),
     ({"optimizer": 1e-3}, "optimizer: expected a function of the learning rate"),
     ({"optimizer": branching}, "optimizer: failed with TracerBoolConversionError: .*no Python branch"),
     (

@@ -56,7 +56,9 @@ def claims(
     if own is not None:
         some = ~np.all([np.isfinite(of_arm) for of_arm in losses.values()], axis=0)
         families[OWN] += [
-            dataclasses.replace(claim, replaced=some) if len(claim.differences) == len(some) else claim
+            dataclasses.replace(claim, replaced=some)
+            if claim.replaced is None and len(claim.differences) == len(some)
+            else claim
             for claim in own(worst_if_diverged(losses))
         ]
     return {name: found for name, found in families.items() if found}

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from tiejax.lab.reporting import figures
 from tiejax.lab.reporting.figures import Curves, Plot
-from tiejax.lab.reporting.words import Table, formatted
+from tiejax.lab.reporting.words import Table, formatted, share
 
 
 def plot_uses(
@@ -90,7 +90,7 @@ def uses_table(rows: Sequence[Mapping[str, Any]], arms: Sequence[str]) -> dict[s
         until = "the end" if row["to"] is None else f"{row['to'] - 1:,}"
         steps = "0" if row["to"] == 1 else f"{row['from']:,} to {until}"
         ratios, cosines = ([formatted(row[name][measure], ".3g") for name in arms] for measure in ("ratio", "cosine"))
-        values = [*ratios, *(formatted(row[name]["share"], ".0%").replace("%", " %") for name in arms), *cosines]
+        values = [*ratios, *("-" if row[name]["share"] is None else share(row[name]["share"]) for name in arms), *cosines]
         lines.append([steps, *values, f"{row['published']:g}" if row["published"] else "-"])
     measures = ("output / input", "share of the output use", "cosine")
     headings = ["steps", *(f"{measure}, {name}" for measure in measures for name in arms), "OLMo-1B, published"]

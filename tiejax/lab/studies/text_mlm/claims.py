@@ -118,18 +118,18 @@ def claims(metrics: Metrics, decay: float) -> list[Claim]:
     """Return the claims that apply to the planted sets and to the arms of a run, with one difference per seed.
 
     Distances are averaged over the pairs of a kind within a seed, so that pairs, which share words and models, are not counted
-    as independent. A member that became non-finite counts as the worst of its arm: it has the highest loss, and a difference of
-    distances least favourable to the claim. decay: -ln(d_end / d_start) of a pair under weight decay alone.
+    as independent. A member that became non-finite counts as the worst of all arms: it has the highest loss, and a difference
+    of distances least favourable to the claim. decay: -ln(d_end / d_start) of a pair under weight decay alone.
     """
     diverged, _ = diverged_members(metrics)
-    some = np.asarray(diverged.any(axis=0))
     loss = replace_diverged(final(metrics["validation_loss"]), diverged, "high")
     accuracy = replace_diverged(final(metrics["validation_accuracy"]), diverged, "low")
     distances = relative_distances(metrics)
+    of_pair, of_any = (np.asarray(some.any(axis=0)) for some in (diverged[: len(ARMS)], diverged))
     return [
         *_distance_claims(distances, diverged, float(np.exp(-decay))),
-        *_cost_of_tying(loss, accuracy, some, has_conflict="conflict" in distances["tied"]),
-        *(_equal_tables(loss, some) if len(loss) > len(ARMS) else []),
+        *_cost_of_tying(loss, accuracy, of_pair, has_conflict="conflict" in distances["tied"]),
+        *(_equal_tables(loss, of_any) if len(loss) > len(ARMS) else []),
     ]
 
 
