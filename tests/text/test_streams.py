@@ -218,9 +218,10 @@ def test_errors_name_the_setting(split_corpus, tmp_path):
 @pytest.mark.skipif(not (WIKITEXT.is_dir() and GPT2.is_dir()), reason="shared/data/wikitext-2 or gpt2 is missing")
 def test_wikitext_2_with_the_tokens_of_gpt2(tmp_path):
     """Against the number of words given by the authors of WikiText, and the tokens of the whole text encoded at once."""
-    (tmp_path / "few.txt").write_text("Any words.")
-    few = str(tmp_path / "few.txt")
-    found = prepare([few], tmp_path / "data", [few], [str(WIKITEXT / "test.txt")], tokenizer=str(GPT2))
+    few, other = (str(tmp_path / f"{name}.txt") for name in ("few", "other"))
+    for name in (few, other):
+        Path(name).write_text("Any words.")
+    found = prepare([few], tmp_path / "data", [other], [str(WIKITEXT / "test.txt")], tokenizer=str(GPT2))
     assert found.facts["splits"]["test"]["words"] == 245_569
     assert (found.vocabulary, found.begin) == (50_257, 50_256)
     whole = tokenization.load(str(GPT2)).encode((WIKITEXT / "test.txt").read_text("utf-8"))
@@ -235,9 +236,8 @@ def test_bytes_of_tokens_are_those_of_their_text(split_corpus, tmp_path):
     assert found.bytes_of(ids) == len(text.encode())
     assert found.bytes_of(ids[:7]) + found.bytes_of(ids[7:]) == len(text.encode())
     assert found.bytes_of(np.append(ids, found.begin)) == len(text.encode())
-    content = json.loads(found.tokenizer.to_str()) | {
-        "added_tokens": []
-    }  # the end of a text is a token of the vocabulary alone
+    # Where the end of a text is a token of the vocabulary alone, it has no bytes either.
+    content = json.loads(found.tokenizer.to_str()) | {"added_tokens": []}
     plain = dataclasses.replace(found, tokenizer=tokenizers.Tokenizer.from_str(json.dumps(content)))
     assert plain.bytes_of(np.append(ids, found.begin)) == len(text.encode())
     found.tokenizer.add_tokens([tokenizers.AddedToken("  é", special=False)])
