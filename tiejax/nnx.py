@@ -201,9 +201,8 @@ def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New =
     if not bound.ties:
         raise TieError("the module is not tied")
     _check_axes(bound, bound.variables(model))
-    if optimizer is not None and not _trains(model, optimizer, bound.ties):
-        optimizer = None  # has no state of the tied variables
-    if optimizer is not None:
+    trained = optimizer is not None and _trains(model, optimizer, bound.ties)
+    if trained:
         stored, opt_state = _pure(model, optimizer), _arrays(optimizer.opt_state)
         opt_state = untie_tree(optimizer.tx, stored, opt_state, bound.ties, policy, new)[1]
     variables = bound.variables(model)
@@ -214,7 +213,7 @@ def untie(model: Any, optimizer: Any = None, policy: Policy = "copy", new: New =
         _become(variables[target], kind, value, dict(metadata))
     del model.tied_leaves
     object.__setattr__(model, "__class__", type(model).__bases__[0])
-    if optimizer is not None:
+    if trained:
         _set_state(model, optimizer, opt_state)
     return model
 
@@ -477,9 +476,8 @@ def _bound(model: Any, ties: TiesLike, wrt: Any) -> Bound:
     arrays = {keys: one for keys, one in variables.items() if is_array(one.get_raw_value())}
     chosen = {f"{_name(keys)}{NNX_SUFFIX}": keys for keys, one in arrays.items() if selects(keys, one)}
     resolved = resolve_full(ties, {path: variables[keys].get_raw_value() for path, keys in chosen.items()})
-    first = {
-        id(variables[keys]): keys for keys, _ in nnx.to_flat_state(nnx.state(model, nnx.Variable))
-    }  # of those with several names
+    # Of the names of a variable that has several, the first.
+    first = {id(variables[keys]): keys for keys, _ in nnx.to_flat_state(nnx.state(model, nnx.Variable))}
     of_source = {one.source: first[id(variables[chosen[one.source]])] for one in resolved}
     used = [*of_source.values(), *(chosen[one.target] for one in resolved)]
     keys = {_name(one): one for one in used}

@@ -69,3 +69,8 @@ def replace_undefined(differences: np.ndarray, sign: int) -> np.ndarray:
     if not finite.any():
         return differences
     return np.where(finite, differences, differences[finite].min() if sign > 0 else differences[finite].max())
+
+
+def undefined_replaced(differences: np.ndarray, sign: int) -> dict[str, Any]:
+    """Return the fields `differences`, as `replace_undefined` returns them, and `replaced` (which were not finite) of a claim."""
+    return {"differences": replace_undefined(differences, sign), "replaced": ~np.isfinite(differences)}

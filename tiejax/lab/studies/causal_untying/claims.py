@@ -17,7 +17,7 @@ from tiejax.lab.runs.gate import untested
 from tiejax.lab.studies.causal_untying import plan
 from tiejax.lab.studies.causal_untying.planted_claims import Planted, knows_markers
 from tiejax.lab.studies.causal_untying.planted_claims import claims as planted_claims
-from tiejax.statistics.arms import replace_undefined
+from tiejax.statistics.arms import undefined_replaced
 from tiejax.statistics.claims import Claim
 
 MARGIN = 0.01  # nats
@@ -148,9 +148,8 @@ def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
     if not {LATE, plan.TIED} <= set(losses):
         return []
     change = losses[LATE] - losses[plan.TIED]
-    replaced = ~np.isfinite(change[:, -1] - change[:, 0])
-    differences = replace_undefined(change[:, -1] - change[:, 0], 1)
-    if not np.isfinite(differences).all():
+    found = undefined_replaced(change[:, -1] - change[:, 0], 1)
+    if not np.isfinite(found["differences"]).all():
         return []
     statement = (
         "Untying at 2/3 of the run, instead of never, changes the loss of the rarest tokens more upwards, or less downwards, "
@@ -158,8 +157,7 @@ def interaction(losses: Mapping[str, np.ndarray]) -> list[Claim]:
     )
     groups = "of the rarest tokens less that of the most frequent (the first and the last group)"
     estimand = f"{_estimand(LATE, plan.TIED)}, {groups}"
-    about: dict[str, Any] = {"unit": "nats a token", "margin": MARGIN, "replaced": replaced}
-    return [Claim("frequency/late-tied", statement, estimand, differences, 1, **about)]
+    return [Claim("frequency/late-tied", statement, estimand, sign=1, unit="nats a token", margin=MARGIN, **found)]
 
 
 def rank_words(name: str) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tiejax.lab.comparison.segments import step_at
 from tiejax.lab.studies.causal_untying import plan
-from tiejax.statistics.arms import replace_diverged, replace_undefined
+from tiejax.statistics.arms import replace_diverged, undefined_replaced
 from tiejax.statistics.claims import Claim
 from tiejax.text.planted_pairs import CHOICES, CIPHER
 
@@ -82,17 +82,15 @@ def _conflict(planted: Planted, early: str) -> Claim:
     untied, tied = (planted.at_end(arm, "input") for arm in (early, plan.TIED))
     change = {kind: untied[kind] - tied[kind] for kind in (*CONFLICT, "holding")}
     of_conflict = np.mean([change[kind] for kind in CONFLICT], axis=0)
-    differences = of_conflict - change["holding"]
     return Claim(
         "input-distance/conflict",
         "Untying at 1/3 of the run, instead of never, lowers the final distance of conflict twins in the input table more than "
         "that of holding twins.",
         "the relative distance in the input table at the end (untied at 1/3 - tied), of conflict twins less holding ones",
-        replace_undefined(differences, -1),
-        -1,
+        sign=-1,
         unit="of the distance at the untie",
         margin=DISTANCE_MARGIN,
-        replaced=~np.isfinite(differences),
+        **undefined_replaced(of_conflict - change["holding"], -1),
     )
 
 
@@ -104,19 +102,17 @@ def _reverse(planted: Planted, early: str) -> Claim:
         f" (not tested: the excess loss of the choice between a word and its cipher is not below {LEARNT:g} nats, so that "
         "these models do not know what the markers do)"
     )  # fmt: skip
-    differences = relative["reverse"] - relative["unrelated"]
     return Claim(
         "output-distance/reverse",
         "In models that are untied at 1/3 of the run, the relative distance in the output table is smaller at the end for the "
         f"markers of reverse pairs than for unrelated words{untested}.",
         "the relative distance in the output table at the end, of reverse pairs less unrelated ones (untied at 1/3)",
-        replace_undefined(differences, -1),
-        -1,
+        sign=-1,
         family="registered" if learnt else "exploratory",
         unit="of the distance at the untie",
         margin=DISTANCE_MARGIN,
         one_arm=True,
-        replaced=~np.isfinite(differences),
+        **undefined_replaced(relative["reverse"] - relative["unrelated"], -1),
     )
 
 

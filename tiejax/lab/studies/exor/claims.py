@@ -17,7 +17,7 @@ import numpy as np
 
 from tiejax.lab.studies.exor.claim_values import TIED, UNTIED, Values
 from tiejax.lab.studies.exor.trajectories import SOLVED_WITHIN, THRESHOLDS
-from tiejax.statistics.arms import ARMS, replace_undefined
+from tiejax.statistics.arms import ARMS, replace_undefined, undefined_replaced
 from tiejax.statistics.claims import Claim, Family, Goal
 
 NATS, SHARE, DISTANCE = 0.05, 0.05, 0.05  # margins
@@ -77,8 +77,8 @@ def _distance(
     goal: Goal = "difference",
     one_arm: bool = False,
 ) -> Claim:
-    found, replaced = replace_undefined(differences, sign), ~np.isfinite(differences)
-    return Claim(name, statement, estimand, found, sign, goal=goal, margin=DISTANCE, one_arm=one_arm, replaced=replaced)
+    about = {"goal": goal, "margin": DISTANCE, "one_arm": one_arm, **undefined_replaced(differences, sign)}
+    return Claim(name, statement, estimand, sign=sign, **about)
 
 
 def _passages(values: Values) -> Iterator[Claim]:

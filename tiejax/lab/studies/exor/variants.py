@@ -16,7 +16,7 @@ from tiejax.lab.studies.exor.claim_values import TIED, UNTIED
 from tiejax.lab.studies.exor.claims import DISTANCE, NATS
 from tiejax.lab.studies.exor.settings import run_name
 from tiejax.lab.studies.exor.task import EXor
-from tiejax.statistics.arms import ARMS, replace_diverged, replace_undefined
+from tiejax.statistics.arms import ARMS, replace_diverged, undefined_replaced
 from tiejax.statistics.claims import Claim, Family, Goal
 
 Bodies = Mapping[str, Mapping[str, Any]]
@@ -171,13 +171,11 @@ def _distance(bodies: Bodies) -> Claim:
         """Return the relative distances of the zero pair in the tied table, `[seed]`; NaN for diverged models."""
         return np.array(bodies[name]["final"]["tied"]["relative_distance"]["input"]["zero"], float)
 
-    differences = of_run("main-bias") - of_run("main")
     return Claim(
         "distance/main-bias",
         "In main, a bias of the logits brings the zero pair closer together in the tied table.",
         "the relative distance of the zero pair in the tied table of main (bias - published)",
-        replace_undefined(differences, -1),
         sign=-1,
         margin=DISTANCE,
-        replaced=~np.isfinite(differences),
+        **undefined_replaced(of_run("main-bias") - of_run("main"), -1),
     )

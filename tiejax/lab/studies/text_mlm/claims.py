@@ -13,7 +13,7 @@ import numpy as np
 
 from tiejax.geometry.uses import over_training
 from tiejax.lab.runs.gate import Gate, finite_means, untested
-from tiejax.statistics.arms import ARMS, diverged_members, finite_seeds, replace_diverged, replace_undefined, select_seeds
+from tiejax.statistics.arms import ARMS, diverged_members, finite_seeds, replace_diverged, select_seeds, undefined_replaced
 from tiejax.statistics.claims import Claim, Family, Goal, assess
 
 TABLE_NAMES = {"input": "untied input", "output": "untied output", "tied": "tied"}
@@ -152,7 +152,7 @@ def _distance_claims(distances: Distances, diverged: np.ndarray, alone: float) -
         where, differences = f"{TABLE_NAMES[table]} table", of[pairs] - of[reference]
         differences = np.where(diverged[RECORDED[table][1]], np.nan, differences)
         about: dict[str, Any] = {"margin": DISTANCE_MARGIN, "one_arm": True, "goal": goal, "family": family}
-        about |= {"differences": replace_undefined(differences, sign), "replaced": ~np.isfinite(differences)}
+        about |= undefined_replaced(differences, sign)
         estimand = f"the relative distance in the {where}, {words[pairs]} - {words[reference]}"
         rows.append(Claim(f"{name}/{table}", f"{STATEMENTS[name]} ({where}).", estimand, sign=sign, **about))
     return rows
