@@ -15,11 +15,11 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 from jax.extend import core
 
@@ -38,6 +38,7 @@ __all__ = ["Tied", "filled", "retie", "tie", "untie"]
 Keys = tuple[Any, ...]
 
 CONTAINERS: Any = (nnx.List, list, tuple, dict)
+STATELESS = SimpleNamespace(init=lambda params: (), update=lambda updates, state, params=None: (updates, state))
 OUTSIDE = (
     "outside the methods of the tied module it holds no array; use `with tiejax.nnx.filled(model):`, or, in an nnx.view,"
     " a state or another module from before the module was tied, make that again"
@@ -241,7 +242,7 @@ def retie(model: Any, optimizer: Any, ties: TiesLike, keep: Keep = "mean") -> An
         resolved = _bound(model, ties, nnx.Param).ties
         if _trains(model, optimizer, resolved):
             raise
-        params, wrt, tx, opt_state = _arrays(nnx.state(model, nnx.Param)), nnx.Param, optax.identity(), optax.EmptyState()
+        params, wrt, tx, opt_state = _arrays(nnx.state(model, nnx.Param)), nnx.Param, STATELESS, ()
     stored, opt_state = retie_tree(tx, params, opt_state, resolved, keep)
     tie(model, ties, wrt)
     leaves, variables = leaves_by_path(stored)[0], bindings(model).variables(model)

@@ -72,5 +72,5 @@ def replace_undefined(differences: np.ndarray, sign: int) -> np.ndarray:
 
 
 def undefined_replaced(differences: np.ndarray, sign: int) -> dict[str, Any]:
-    """Return the fields `differences`, as `replace_undefined` returns them, and `replaced` (which were not finite) of a claim."""
+    """Return the fields `differences`, as `replace_undefined` returns them, and `replaced` (those not finite) of a claim."""
     return {"differences": replace_undefined(differences, sign), "replaced": ~np.isfinite(differences)}
