@@ -123,7 +123,9 @@ def byte_level() -> tokenizers.Tokenizer:
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(TEXT, trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL, show_progress=False))
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(TEXT, trainer)
     return tokenizer
 
 
@@ -463,6 +465,24 @@ def test_a_word_that_has_no_tokens_needs_an_unknown_token(kind, vocab, fields, t
     for encode in (tokenization.encoded, lambda *given: list(tokenization.in_parts(given[0], "a b " * 100, 8))):
         with pytest.raises(CorpusError, match=r"^tokenizer: a text cannot be encoded: [^\n]*(?i:unk)[^\n]*$"):
             encode(tokenizer, ["a", "b"])
+
+
+BYTES = [f"<0x{number:02X}>" for number in range(256)]
+
+
+@pytest.mark.parametrize(("tokens", "byte_fallback"), [(["a"], False), (BYTES[1:], True), (BYTES, False)])
+def test_a_bpe_that_drops_letters_is_refused(tokens, byte_fallback, tmp_path):
+    ids = {token: index for index, token in enumerate(["b", *tokens])}
+    file = model_json(tmp_path / "tokenizer.json", "BPE", ids, merges=[], byte_fallback=byte_fallback)
+    assert len(tokenizers.Tokenizer.from_file(file).encode("b\x00").ids) == 1
+    with pytest.raises(CorpusError, match=r"^tokenizer .*: its BPE would drop letters .*; expected an unk_token"):
+        tokenization.load(file)
+
+
+def test_a_bpe_with_all_bytes_needs_no_unknown_token(tmp_path):
+    ids = {token: index for index, token in enumerate(BYTES)}
+    tokenizer = tokenization.load(model_json(tmp_path / "tokenizer.json", "BPE", ids, merges=[], byte_fallback=True))
+    assert tokenization.encoded(tokenizer, ["\u00e9\x00"])[0].ids == [0xC3, 0xA9, 0]
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,26 @@ def load(name: str) -> tokenizers.Tokenizer:
         raise CorpusError(f"tokenizer {name}: cannot be read: {error.strerror or error}") from None
     if (size := number_of_ids(tokenizer)) == 0:
         raise CorpusError(f"tokenizer {name}: its vocabulary is empty")
+    if _drops_letters(tokenizer):
+        raise CorpusError(
+            f"tokenizer {name}: its BPE would drop letters without a token from a text; expected an unk_token, or a token for "
+            "every byte"
+        )
     if size > MOST_IDS:  # no table of embeddings has room for it
         raise CorpusError(f"tokenizer {name}: a token has the id {size - 1}; expected at most {MOST_IDS - 1}")
     tokenizer.no_padding()
     tokenizer.no_truncation()
     tokenizer.encode_special_tokens = True
     return tokenizer
+
+
+def _drops_letters(tokenizer: tokenizers.Tokenizer) -> bool:
+    """Return whether encoding leaves out letters without a token: by a BPE with neither an unknown token nor all bytes."""
+    model = tokenizer.model
+    if not isinstance(model, models.BPE) or model.unk_token is not None:
+        return False
+    names = map("<0x{:02X}>".format, range(LETTERS_OF_BYTES)) if model.byte_fallback else pre_tokenizers.ByteLevel.alphabet()
+    return not set(names) <= tokenizer.get_vocab().keys()
 
 
 def encoded(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], offsets: bool = False) -> list[tokenizers.Encoding]:
