@@ -159,7 +159,7 @@ def _section(question: Question, claims: Sequence[Claim], runs_at: str) -> str:
     befores = [None, *(row["statement"] for _, row in claims)]
     rows = [_row(*claim, before, notes, runs_at) for claim, before in zip(claims, befores, strict=False)]
     marked = "".join(f"\n({mark}) {note[:1].upper()}{note[1:]}.\n" for mark, note in enumerate(notes, 1))
-    about = f"{textwrap.fill(question['about'], 120)}\n\n" if question["about"] else ""
+    about = question["about"] and textwrap.fill(question["about"], 120, break_on_hyphens=False, break_long_words=False) + "\n\n"
     return f"\n## {question['question']}\n\n{about}{markdown(COLUMNS, rows)}\n{marked}"
 
 
