@@ -21,7 +21,7 @@ def test_texts_of_byte_level_tokens(tmp_path):
 
 
 def test_texts_of_sentencepiece_tokens(tmp_path):
-    tokenizer = Tokenizer(models.BPE({"▁the": 0, "cat": 1}, []))
+    tokenizer = Tokenizer(models.BPE({"▁the": 0, "cat": 1, "<unk>": 2}, [], unk_token="<unk>"))
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     tokens = find_tokens(tmp_path)
